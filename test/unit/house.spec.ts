@@ -12,15 +12,15 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 320,
-  'thousand characters of code in lib': 1361.7,
-  'files of the core, its features and its Nest module': 131,
-  'thousand characters of code in the core': 430.6,
-  'thousand characters of code in the core, its features and its Nest module': 599.7,
-  'thousand words of comments': 43.6,
+  'files of lib': 323,
+  'thousand characters of code in lib': 1386.2,
+  'files of the core, its features and its Nest module': 134,
+  'thousand characters of code in the core': 431,
+  'thousand characters of code in the core, its features and its Nest module': 624.2,
+  'thousand words of comments': 44.2,
   'names of the doors that are not public': 127,
   'names of the doors that only one extension imports': 91,
-  'functions with a name that only forward': 148,
+  'functions with a name that only forward': 150,
   'options of a definition': 17,
   'rules that refuse combinations of options': 29,
   'type parameters of defineServing': 7,

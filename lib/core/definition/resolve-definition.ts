@@ -234,8 +234,8 @@ const kinds: Readonly<Record<string, Kind>> = {
     own: {
       ...ofModel,
       isolation: {
-        check: (value) => ownPlace.check(value) || value === 'none',
-        allowed: '"thread", "process" or "none"',
+        check: (value) => ownPlace.check(value) || value === 'native' || value === 'none',
+        allowed: '"thread", "process", "native" or "none"',
       },
       blockingLimit: delay,
     },

@@ -1,6 +1,5 @@
 import type { ResolvedBatchCost } from './batch-size.js';
-import type { ShutdownOptions, ServingOptions } from './serving-definition.js';
-import type { Isolation } from '../partitions/worker/worker.partition.js';
+import type { ModelIsolation, ShutdownOptions, ServingOptions } from './serving-definition.js';
 import type { Supervision } from '../partitions/worker/supervised.partition.js';
 import type { QueueOrder } from '../batching/row-queue.js';
 import type { ModelPort } from '../partitions/model/model-signature.js';
@@ -58,7 +57,7 @@ export interface ResolvedServing {
   readonly version: string;
   readonly runner: 'model' | 'external model' | 'function' | 'file' | 'class';
   /** Undefined for functions, classes and external models. */
-  readonly isolation: Isolation | 'none' | undefined;
+  readonly isolation: ModelIsolation | undefined;
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;
   readonly recovery: ResolvedRecovery;

@@ -459,14 +459,16 @@ export interface ModelRepository {
 /** An ONNX file, and where its sessions run. */
 export interface ModelRunner<Facts = unknown> extends ModelOptions<Facts> {
   /**
-   * Whether each partition is a thread, a process, or `none`. When a process is killed (an abort in
+   * Whether each partition is a thread, a process, `native` or `none`. When a process is killed (an abort in
    * native code, out of memory), only its batch is lost. Processes take more memory, and rows and
    * results are copied. With `none` the model runs in the application's own thread, and each run
    * holds the event loop: for tiny models, whose run is shorter than the way to a thread and back.
+   * With `native` (experimental, on CPUs, with the package koffi) all partitions, and all servings of
+   * the same file and options, run at the same time on one session: the weights are in memory once.
    *
    * @default 'thread'
    */
-  readonly isolation?: Isolation | 'none';
+  readonly isolation?: Isolation | 'native' | 'none';
   /**
    * Milliseconds that a run may hold the event loop, with `isolation: 'none'`. After three
    * longer runs in a row the log has a warning, once.
@@ -571,6 +573,8 @@ type OptionOfRunners =
   | keyof FileRunner
   | keyof ClassRunner
   | keyof ExistingRunner;
+
+export type ModelIsolation = NonNullable<ModelRunner['isolation']>;
 
 /** The options of all runners; a runner has some of them. */
 export type RunnerOptions = Partial<

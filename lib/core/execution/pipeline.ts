@@ -274,6 +274,8 @@ export class Pipeline implements Closable {
     for (const partition of opened.partitions) {
       if (rung === 'halt' || partition.kill) {
         partition.halt?.();
+      } else {
+        partition.terminate?.();
       }
     }
     return hadCalls || hadBatches;

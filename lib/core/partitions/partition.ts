@@ -86,6 +86,8 @@ export interface Partition {
   revoke?(): void;
   /** Waits for the batches that it holds. */
   forget?(ids: readonly number[]): void;
+  /** Ends the running batch, which then rejects; the session stays. */
+  readonly terminate?: (() => void) | undefined;
   /** Ends the session even in a run; only if that is safe for the process. */
   kill?: (() => void) | undefined;
   /** Ends the session for good: a process immediately, a thread on its event loop's next turn. */
@@ -123,6 +125,7 @@ export abstract class PartitionDecorator implements Partition {
   readonly capacity: number | undefined;
   readonly reports: string | undefined;
   readonly kill: Partition['kill'];
+  readonly terminate: Partition['terminate'];
   private readonly listeners: (() => void)[] = [];
 
   constructor(inner: Partition) {
@@ -130,6 +133,7 @@ export abstract class PartitionDecorator implements Partition {
     this.capacity = inner.capacity;
     this.reports = inner.reports;
     this.kill = inner.kill && (() => this.killInner());
+    this.terminate = inner.terminate && (() => this.inner?.terminate?.());
   }
 
   protected abstract readonly inner: Partition | undefined;

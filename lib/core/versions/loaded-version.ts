@@ -310,6 +310,9 @@ function placesOf(count: number, isolation: ResolvedServing['isolation']): strin
   if (isolation === 'none') {
     return "in the application's own thread";
   }
+  if (isolation === 'native') {
+    return count === 1 ? 'natively' : `natively, ${count} runs at a time`;
+  }
   const [one, many] =
     isolation === undefined
       ? ['partition', 'partitions']

@@ -77,7 +77,7 @@ const ofRepository: Rules = {
 const ofModel: Rules = {
   ...ofRepository,
   session: { check: isRecord, allowed: 'an object' },
-  isolation: oneOf('thread', 'process', 'none'),
+  isolation: oneOf('thread', 'process', 'native', 'none'),
   blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
   checkRows: oneOf(true, false),
 };

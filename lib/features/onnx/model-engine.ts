@@ -12,6 +12,8 @@ import {
 import type { Isolation } from '../../core/partitions/worker/worker.partition.js';
 import type { WorkerHooks } from '../../core/partitions/worker/worker-protocol.js';
 import type { Batch } from '../../core/batch/batch.js';
+import type { FlatRows } from '../../core/batch/container.js';
+import type { Tensor } from '../../core/batch/tensor.js';
 import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
 import { feedsOf } from '../../core/partitions/model/model-io.js';
 import { type OnnxModel, type OnnxTask, openModel } from './onnx-model.js';
@@ -21,7 +23,7 @@ import type {
   PartitionStatus,
 } from '../../core/partitions/partition.js';
 
-type OpenModel = (
+export type OpenModel = (
   tasks: readonly OnnxTask[],
   supervision: Supervision,
   end: AbortSignal,
@@ -86,22 +88,29 @@ export function onMainThread(blockingLimit: number): OpenModel {
   };
 }
 
-class ModelPartition implements Partition {
-  readonly prefetch = 0;
+export class ModelPartition implements Partition {
+  readonly prefetch: number = 0;
 
-  constructor(private readonly model: OnnxModel) {}
+  constructor(protected readonly model: OnnxModel) {}
 
   get status(): PartitionStatus {
     return { state: 'up', restarts: 0, provider: this.model.loaded.providers.inUse };
   }
 
-  async run(
-    batch: Batch,
+  async run(batch: Batch, info: BatchInfo, listener: BatchListener): Promise<PartitionResult> {
+    return this.runFeeds(this.feedsOf(batch.gather()), info, listener);
+  }
+
+  protected feedsOf(rows: FlatRows): Tensor[] {
+    return feedsOf(rows, this.model.loaded.signature.inputs);
+  }
+
+  protected async runFeeds(
+    feeds: readonly Tensor[],
     { hooks, turns }: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult> {
     const { model } = this;
-    const feeds = feedsOf(batch.gather(), model.loaded.signature.inputs);
     const onHook = (name: string, value: unknown): void => listener.hook(name, value);
     const reply = await model.run(feeds, hooks, onHook, turns);
     return { output: model.reply.of(reply), own: true };

@@ -76,16 +76,38 @@ export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxMode
   const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
+  return modelOf(session, providers, task, exclusively, onRun);
+}
+
+/** A session of onnxruntime-node, or a native one. */
+export interface Session extends Pick<
+  InferenceSession,
+  'inputMetadata' | 'outputMetadata' | 'release'
+> {
+  run(
+    feeds: Readonly<Record<string, Tensor>>,
+    names: readonly string[],
+  ): Promise<Record<string, Tensor>>;
+}
+
+/** Releases the session if it can't run the task. */
+export async function modelOf(
+  session: Session,
+  providers: SessionProviders,
+  task: OnnxTask,
+  exclusively: Exclusively = (work) => work(),
+  onRun?: OnRun,
+): Promise<OnnxModel> {
   try {
-    return modelOf(session, providers, task, exclusively, onRun);
+    return modelOn(session, providers, task, exclusively, onRun);
   } catch (error) {
     await session.release();
     throw error;
   }
 }
 
-function modelOf(
-  session: InferenceSession,
+function modelOn(
+  session: Session,
   providers: SessionProviders,
   task: OnnxTask,
   exclusively: Exclusively,

@@ -1,8 +1,10 @@
 import { isOwnThread } from '../../core/definition/combinations.js';
 import { modelOf } from '../../core/definition/resolve-definition.js';
+import type { ModelIsolation } from '../../core/definition/serving-definition.js';
 import { formatValue } from '../../core/format.js';
 import type { Feature } from '../../core/serving/feature.js';
-import { inWorkers, modelEngine, onMainThread } from './model-engine.js';
+import { inWorkers, modelEngine, onMainThread, type OpenModel } from './model-engine.js';
+import { onSharedSession } from './native-engine.js';
 import { partitionPerDevice, providersOf } from './onnx-session.js';
 
 export const onnx: Feature = {
@@ -29,8 +31,18 @@ export const onnx: Feature = {
     }
     const { inputs = {}, outputs = {}, fetches, state, sha256 } = model;
     const ports = { inputs, outputs, fetches, state };
-    const open = isolation === 'none' ? onMainThread(blockingLimit) : inWorkers(isolation);
-    return modelEngine(modelOf(name, { file, sha256 }), ports, open);
+    return modelEngine(modelOf(name, { file, sha256 }), ports, openFor(isolation, blockingLimit));
   },
   devicesOf: partitionPerDevice,
 };
+
+function openFor(isolation: ModelIsolation, blockingLimit: number): OpenModel {
+  switch (isolation) {
+    case 'native':
+      return onSharedSession;
+    case 'none':
+      return onMainThread(blockingLimit);
+    default:
+      return inWorkers(isolation);
+  }
+}

@@ -268,6 +268,14 @@ export const inOwnThread = defineServing({
 });
 // #endregion
 
+// #region native
+export const onOneSession = defineServing({
+  ...digits,
+  partitions: 3,
+  model: { file: 'sample/01-digits/model/digits.onnx', isolation: 'native' },
+});
+// #endregion
+
 const blank = Array.from({ length: 784 }, () => 0);
 
 describe('The manual on servings', () => {
@@ -313,6 +321,13 @@ describe('The manual on servings', () => {
     await start({ imports: [ServingModule.forRoot({ servings: [inOwnThread] })] });
     const serving = app!.get<ServingOf<typeof inOwnThread>>(getServingToken('digits'));
     expect(await serving.batchedRun(blank)).toEqual(expect.any(Number));
+  });
+
+  it("[24.2] The manual's serving with one copy of the weights answers", async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [onOneSession] })] });
+    const serving = app!.get<ServingOf<typeof onOneSession>>(getServingToken('digits'));
+    const answers = await Promise.all(Array.from({ length: 9 }, () => serving.batchedRun(blank)));
+    expect(new Set(answers)).toEqual(new Set([expect.any(Number)]));
   });
 
   it("[3.3] The manual's typed handle answers", async () => {

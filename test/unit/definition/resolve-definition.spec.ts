@@ -346,7 +346,7 @@ describe('resolveDefinition', () => {
     ],
     [
       { ...model, model: { file: 'model.onnx', isolation: 'fork' } },
-      'option "model.isolation" is "fork"; allowed is "thread", "process" or "none"',
+      'option "model.isolation" is "fork"; allowed is "thread", "process", "native" or "none"',
     ],
     [
       { name: 'a', model: { useFile: 'a.js', isolation: true } },

@@ -21,7 +21,7 @@ const LATE = 5;
 
 /**
  * Limits each batch's time; beyond it, the callers fail immediately. A process is killed and
- * restarts. Any other partition is `hung` until the batch returns, and the late result is dropped.
+ * restarts; a run that can be ended is, and the partition stays. Any other partition is `hung` until the batch returns, and the late result is dropped.
  * In a sequence the limit is for each step: the time until a row has a value or ends.
  *
  * Time when the application's own thread was busy doesn't count: a turn of the event loop runs
@@ -168,6 +168,12 @@ export class TimedPartition extends PartitionDecorator {
       this.kill();
       return;
     }
+    if (this.terminate && !run.isExpired) {
+      expire(`${facts}, and was ended; ${advice}`);
+      this.terminate();
+      this.expireAfter(timeout, run, timeout);
+      return;
+    }
     const retryAfter = Math.max(1, Math.ceil(timeout / 1000));
     this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, {
       retryAfter,
@@ -183,7 +189,7 @@ class TimedRun implements BatchListener {
   readonly hooks: readonly string[];
   readonly expired: Promise<never>;
   private reject!: (error: Error) => void;
-  private isExpired = false;
+  isExpired = false;
 
   constructor(
     readonly rows: number,

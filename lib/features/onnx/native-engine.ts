@@ -1,0 +1,221 @@
+import type { Batch } from '../../core/batch/batch.js';
+import { messageOf, ServingLoadError } from '../../core/errors.js';
+import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
+import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
+import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
+import { hashOf, sessionOf } from './model-content.js';
+import { ModelPartition, type OpenModel } from './model-engine.js';
+import { type NativeRuntime, nativeRuntime } from './native-runtime.js';
+import { NativeRunOptions, type NativeSession, openNativeSession } from './native-session.js';
+import { type OnnxModel, type OnnxTask, modelOf } from './onnx-model.js';
+import { providersOf, withShortSpin } from './onnx-session.js';
+
+/** Partitions run at the same time on one session, which all servings of the content share. */
+export const onSharedSession: OpenModel = async (tasks, _supervision, _end, { warn }) => {
+  const partitions: NativePartition[] = [];
+  try {
+    for (const task of tasks) {
+      partitions.push(await openPartition(task));
+    }
+  } catch (cause) {
+    await Promise.all(partitions.map((partition) => partition.close()));
+    throw new ServingLoadError(`Cannot load the model ${tasks[0]!.name}: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+  const { mostRuns } = await nativeRuntime();
+  if (tasks.length > mostRuns) {
+    warn(
+      `has ${tasks.length} partitions, and libuv's pool has threads for ${mostRuns} of them, ` +
+        `beside files and DNS; set the environment variable UV_THREADPOOL_SIZE=${tasks.length + 1}`,
+    );
+  }
+  const [{ model }] = partitions as [NativePartition];
+  const { signature, providers } = model.loaded;
+  return { partitions, signature, providers: partitions.map(() => providers) };
+};
+
+async function openPartition(task: OnnxTask): Promise<NativePartition> {
+  const runtime = await runtimeFor(task);
+  const shared = await SharedSession.of(task);
+  const options = new NativeRunOptions(runtime);
+  const { session } = shared;
+  const release = async (): Promise<void> => {
+    options.release();
+    await shared.leave();
+  };
+  const own = {
+    inputMetadata: session.inputMetadata,
+    outputMetadata: session.outputMetadata,
+    run: (...run: [Parameters<NativeSession['run']>[0], readonly string[]]) =>
+      session.run(...run, options),
+    release,
+  };
+  const model = await modelOf(own, { inUse: 'cpu', missing: [] }, task);
+  return new NativePartition(model, options);
+}
+
+/** @throws an Error that says what is missing for native sessions */
+async function runtimeFor({ options }: OnnxTask): Promise<NativeRuntime> {
+  const other = providersOf(options).find(({ name }) => name !== 'cpu');
+  if (other) {
+    throw new Error(
+      `isolation: 'native' runs on the CPU, and the session asks for ${other.name}; use ` +
+        "isolation: 'thread'",
+    );
+  }
+  try {
+    return await nativeRuntime();
+  } catch (cause) {
+    throw new Error(
+      `isolation: 'native' needs what is missing: ${messageOf(cause)}, or use isolation: 'thread'`,
+      { cause },
+    );
+  }
+}
+
+const sharedSessions = new Map<string, SharedSession>();
+
+/** One session for each content and options, for all partitions and servings of the process. */
+class SharedSession {
+  private users = 0;
+  private opened: NativeSession | undefined;
+
+  private constructor(
+    private readonly id: string,
+    private readonly opening: Promise<NativeSession>,
+  ) {}
+
+  static async of({ model, options }: OnnxTask): Promise<SharedSession> {
+    const id = `${await hashOf(model)} ${JSON.stringify(options)}`;
+    const found = sharedSessions.get(id) ?? new SharedSession(id, openedFor(model, options));
+    sharedSessions.set(id, found);
+    found.users++;
+    try {
+      found.opened = await found.opening;
+      return found;
+    } catch (error) {
+      await found.leave();
+      throw error;
+    }
+  }
+
+  get session(): NativeSession {
+    return this.opened!;
+  }
+
+  async leave(): Promise<void> {
+    if (--this.users === 0) {
+      sharedSessions.delete(this.id);
+      await this.opened?.release();
+    }
+  }
+}
+
+async function openedFor(
+  model: OnnxTask['model'],
+  options: OnnxTask['options'],
+): Promise<NativeSession> {
+  const { session } = await sessionOf(model, async (content) => ({
+    session: await openNativeSession(content, withShortSpin(options)),
+  }));
+  return session;
+}
+
+class NativePartition extends ModelPartition {
+  /** The next batch is gathered while one runs. */
+  override readonly prefetch = 1;
+  private readonly spare = new SpareMemory();
+  /** True also while a run goes on whose callers no longer wait. */
+  private isBusy = false;
+  /** Batches that wait for its end. */
+  private waiting: { readonly begin: () => void; readonly revoke: (error: Error) => void }[] = [];
+
+  constructor(
+    override readonly model: OnnxModel,
+    private readonly options: NativeRunOptions,
+  ) {
+    super(model);
+  }
+
+  override async run(
+    batch: Batch,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult> {
+    const feeds = this.feedsOf(batch.gather(this.spare.memoryOf));
+    await this.turn();
+    const watch = new LongRun(listener, batch.size, this.terminate);
+    try {
+      this.options.renew();
+      return await this.runFeeds(feeds, info, listener);
+    } finally {
+      watch.end();
+      this.spare.keep(spareOf(feeds));
+      this.endTurn();
+    }
+  }
+
+  revokePending(): void {
+    const error = new NotStartedError(
+      'The partition runs a batch that does not end, and this batch was not started',
+    );
+    this.waiting.splice(0).forEach(({ revoke }) => revoke(error));
+  }
+
+  readonly terminate = (): void => this.options.terminate();
+
+  halt(): void {
+    this.terminate();
+  }
+
+  /** Resolves when the session's run has ended. */
+  override async close(): Promise<void> {
+    await this.turn();
+    await super.close();
+  }
+
+  private async turn(): Promise<void> {
+    if (this.isBusy) {
+      await new Promise<void>((begin, revoke) => this.waiting.push({ begin, revoke }));
+    }
+    this.isBusy = true;
+  }
+
+  private endTurn(): void {
+    const next = this.waiting.shift();
+    this.isBusy = next !== undefined;
+    next?.begin();
+  }
+}
+
+/** Milliseconds. Most runs are shorter, and cost no more than a timer. */
+const LONG = 10;
+
+/** Ends a long run once none of its callers waits. */
+class LongRun {
+  private isOver = false;
+  private readonly timer: NodeJS.Timeout;
+
+  constructor(
+    private readonly listener: BatchListener,
+    private readonly rows: number,
+    private readonly terminate: () => void,
+  ) {
+    this.timer = setTimeout(() => this.watch(), LONG);
+  }
+
+  end(): void {
+    this.isOver = true;
+    clearTimeout(this.timer);
+  }
+
+  private watch(): void {
+    const { listener, rows } = this;
+    if (Array.from({ length: rows }, (_, row) => listener.isWaiting(row)).includes(true)) {
+      listener.onLeft?.(() => this.isOver || this.terminate());
+    } else {
+      this.terminate();
+    }
+  }
+}

@@ -1,0 +1,283 @@
+import { readdirSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { messageOf } from '../../core/errors.js';
+
+/** Address of an object of the library. */
+export type Pointer = bigint | object;
+
+/** What we use of koffi, which need not be installed. */
+interface Koffi {
+  load(path: string): { func(declaration: string): (...args: unknown[]) => Pointer };
+  array(type: string, length: number): unknown;
+  proto(declaration: string): unknown;
+  struct(name: string, members: Readonly<Record<string, string>>): unknown;
+  decode(pointer: Pointer, type: unknown, length?: number): unknown;
+  address(pointer: Pointer | ArrayBufferView): bigint;
+  view(pointer: Pointer, bytes: number): ArrayBuffer;
+}
+
+/** A function of the library, which returns an error's address or null. */
+interface Native {
+  (...args: unknown[]): Pointer | null;
+  /** Runs on a thread of libuv's pool. */
+  async(...args: [...unknown[], (error: Error | null, status: Pointer | null) => void]): void;
+}
+
+/**
+ * Asks for this version of the C API: its table of functions only grows, so that these places are
+ * the same in each later version. See onnxruntime_c_api.h, `struct OrtApi`.
+ */
+const API_VERSION = 18;
+
+/** Each function's place in the table, and its parameters. */
+const FUNCTIONS = {
+  GetErrorMessage: [2, 'void *status'],
+  CreateEnv: [3, 'int level, const char *name, _Out_ void **env'],
+  CreateSession: [7, 'void *env, void *path, void *options, void *out'],
+  CreateSessionFromArray: [8, 'void *env, void *bytes, size_t length, void *options, void *out'],
+  Run: [
+    9,
+    'void *session, void *options, void *names, void *inputs, size_t n, void *fetches, size_t m, void *outputs',
+  ],
+  CreateSessionOptions: [10, '_Out_ void **options'],
+  SetOptimizedModelFilePath: [11, 'void *options, void *path'],
+  SetSessionExecutionMode: [13, 'void *options, int mode'],
+  EnableProfiling: [14, 'void *options, void *prefix'],
+  EnableMemPattern: [16, 'void *options'],
+  DisableMemPattern: [17, 'void *options'],
+  EnableCpuMemArena: [18, 'void *options'],
+  DisableCpuMemArena: [19, 'void *options'],
+  SetSessionLogId: [20, 'void *options, const char *id'],
+  SetSessionLogVerbosityLevel: [21, 'void *options, int level'],
+  SetSessionLogSeverityLevel: [22, 'void *options, int level'],
+  SetSessionGraphOptimizationLevel: [23, 'void *options, int level'],
+  SetIntraOpNumThreads: [24, 'void *options, int threads'],
+  SetInterOpNumThreads: [25, 'void *options, int threads'],
+  SessionGetInputCount: [30, 'void *session, _Out_ size_t *count'],
+  SessionGetOutputCount: [31, 'void *session, _Out_ size_t *count'],
+  SessionGetInputTypeInfo: [33, 'void *session, size_t index, _Out_ void **info'],
+  SessionGetOutputTypeInfo: [34, 'void *session, size_t index, _Out_ void **info'],
+  SessionGetInputName: [36, 'void *session, size_t index, void *allocator, _Out_ void **name'],
+  SessionGetOutputName: [37, 'void *session, size_t index, void *allocator, _Out_ void **name'],
+  CreateRunOptions: [39, '_Out_ void **options'],
+  RunOptionsSetTerminate: [46, 'void *options'],
+  RunOptionsUnsetTerminate: [47, 'void *options'],
+  CreateTensorAsOrtValue: [
+    48,
+    'void *allocator, void *shape, size_t rank, int type, _Out_ void **value',
+  ],
+  CreateTensorWithDataAsOrtValue: [
+    49,
+    'void *info, void *data, size_t bytes, void *shape, size_t rank, int type, _Out_ void **value',
+  ],
+  GetTensorMutableData: [51, 'void *value, _Out_ void **data'],
+  FillStringTensor: [52, 'void *value, void *texts, size_t count'],
+  GetStringTensorDataLength: [53, 'void *value, _Out_ size_t *bytes'],
+  GetStringTensorContent: [
+    54,
+    'void *value, void *content, size_t bytes, void *offsets, size_t count',
+  ],
+  CastTypeInfoToTensorInfo: [55, 'void *info, _Out_ void **tensor'],
+  GetTensorElementType: [60, 'void *tensor, _Out_ int *type'],
+  GetDimensionsCount: [61, 'void *tensor, _Out_ size_t *count'],
+  GetDimensions: [62, 'void *tensor, void *dimensions, size_t count'],
+  GetSymbolicDimensions: [63, 'void *tensor, void *names, size_t count'],
+  GetTensorTypeAndShape: [65, 'void *value, _Out_ void **tensor'],
+  CreateCpuMemoryInfo: [69, 'int allocator, int memory, _Out_ void **info'],
+  AllocatorFree: [76, 'void *allocator, void *memory'],
+  GetAllocatorWithDefaultOptions: [78, '_Out_ void **allocator'],
+  ReleaseStatus: [93, 'void *status'],
+  ReleaseSession: [95, 'void *session'],
+  ReleaseValue: [96, 'void *value'],
+  ReleaseRunOptions: [97, 'void *options'],
+  ReleaseTypeInfo: [98, 'void *info'],
+  ReleaseTensorTypeAndShapeInfo: [99, 'void *tensor'],
+  ReleaseSessionOptions: [100, 'void *options'],
+  AddFreeDimensionOverrideByName: [124, 'void *options, const char *name, int64_t value'],
+  AddSessionConfigEntry: [130, 'void *options, const char *key, const char *value'],
+} as const satisfies Readonly<Record<string, readonly [number, string]>>;
+
+type Name = keyof typeof FUNCTIONS;
+
+function resultOf(name: string): string {
+  if (name === 'GetErrorMessage') {
+    return 'const char *';
+  }
+  return name.startsWith('Release') ? 'void' : 'void *';
+}
+
+/** `OrtLoggingLevel`: warnings, as in onnxruntime-node. */
+const WARNINGS = 2;
+
+/**
+ * The C API of the library that onnxruntime-node ships. Its functions return a status; `call` and
+ * `callAsync` read and free it.
+ */
+export class NativeRuntime {
+  readonly env: Pointer;
+  readonly allocator: Pointer;
+  /** Describes memory of the application's own. */
+  readonly memory: Pointer;
+  /** Runs at a time. Libuv reads the size of its pool at its first use. */
+  readonly mostRuns = Math.max(1, Number(process.env['UV_THREADPOOL_SIZE'] ?? 4) - 1);
+  private readonly functions: Readonly<Record<Name, Native>>;
+  private runs = 0;
+  private readonly waiting: (() => void)[] = [];
+
+  constructor(
+    private readonly koffi: Koffi,
+    /** koffi unloads a library that nothing refers to; its functions don't. */
+    private readonly library: ReturnType<Koffi['load']>,
+  ) {
+    const base = koffi.decode(
+      this.library.func('void *OrtGetApiBase()')(),
+      koffi.array('void *', 2),
+    ) as Pointer[];
+    const getApi = koffi.decode(base[0]!, koffi.proto('void *OrtGetApi(uint32_t version)'));
+    const api = (getApi as (version: number) => Pointer | null)(API_VERSION);
+    if (api === null) {
+      throw new Error(`it is older than version 1.${API_VERSION} of its C API`);
+    }
+    const last = Math.max(...Object.values(FUNCTIONS).map(([place]) => place));
+    const table = koffi.decode(api, koffi.array('void *', last + 1)) as Pointer[];
+    this.functions = Object.fromEntries(
+      Object.entries(FUNCTIONS).map(([name, [place, parameters]]) => [
+        name,
+        koffi.decode(table[place]!, koffi.proto(`${resultOf(name)} Ort${name}(${parameters})`)),
+      ]),
+    ) as unknown as Record<Name, Native>;
+    this.env = this.made('CreateEnv', WARNINGS, 'nestjs-serving');
+    this.allocator = this.made('GetAllocatorWithDefaultOptions');
+    this.memory = this.made('CreateCpuMemoryInfo', 0, 0);
+  }
+
+  /** @throws an Error with the library's message */
+  call(name: Name, ...args: unknown[]): void {
+    this.check(this.functions[name](...args));
+  }
+
+  /** Runs on a thread of libuv's pool. The caller keeps the arguments' memory until it resolves. */
+  callAsync(name: Name, ...args: unknown[]): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.functions[name].async(...args, (error: Error | null, status: Pointer | null) => {
+        try {
+          if (error) {
+            throw error;
+          }
+          this.check(status);
+          resolve();
+        } catch (cause) {
+          reject(cause);
+        }
+      });
+    });
+  }
+
+  /** Like {@link callAsync}, once a thread of the pool is left for files and DNS. */
+  async run(...args: unknown[]): Promise<void> {
+    if (this.runs === this.mostRuns) {
+      await new Promise<void>((resolve) => this.waiting.push(resolve));
+    } else {
+      this.runs++;
+    }
+    try {
+      await this.callAsync('Run', ...args);
+    } finally {
+      const next = this.waiting.shift();
+      if (next) {
+        next();
+      } else {
+        this.runs--;
+      }
+    }
+  }
+
+  /** Returns the address that the function stores at its last parameter. */
+  made(name: Name, ...args: unknown[]): Pointer {
+    return this.stored(name, args) as Pointer;
+  }
+
+  /** Returns the address that the function stores at its last parameter, if any. */
+  found(name: Name, ...args: unknown[]): Pointer | null {
+    return this.stored(name, args) as Pointer | null;
+  }
+
+  /** Returns the number that the function stores at its last parameter. */
+  number(name: Name, ...args: unknown[]): number {
+    return Number(this.stored(name, args));
+  }
+
+  address(of: Pointer | ArrayBufferView): bigint {
+    return this.koffi.address(of);
+  }
+
+  /** Reads a text that ends with a zero. */
+  textAt(pointer: Pointer): string {
+    return this.koffi.decode(pointer, 'char', -1) as string;
+  }
+
+  /** The library's memory; valid until its owner is released. */
+  view(pointer: Pointer, bytes: number): ArrayBuffer {
+    return this.koffi.view(pointer, bytes);
+  }
+
+  private stored(name: Name, args: readonly unknown[]): unknown {
+    const out: [unknown] = [null];
+    this.call(name, ...args, out);
+    return out[0];
+  }
+
+  /** @param status undefined from a function that returns nothing */
+  private check(status: Pointer | null | undefined): void {
+    if (status !== null && status !== undefined) {
+      const message = this.functions.GetErrorMessage(status) as unknown as string;
+      this.functions.ReleaseStatus(status);
+      throw new Error(message);
+    }
+  }
+}
+
+let runtime: Promise<NativeRuntime> | undefined;
+
+/**
+ * The process's only native runtime.
+ *
+ * @throws an Error that says what is missing
+ */
+export function nativeRuntime(): Promise<NativeRuntime> {
+  return (runtime ??= loadRuntime());
+}
+
+async function loadRuntime(): Promise<NativeRuntime> {
+  let koffi: Koffi;
+  try {
+    const name = 'koffi';
+    koffi = ((await import(/* webpackIgnore: true */ name)) as { readonly default: Koffi }).default;
+  } catch (cause) {
+    throw new Error('koffi cannot be loaded; install it: npm install koffi', { cause });
+  }
+  const path = libraryPath();
+  try {
+    return new NativeRuntime(koffi, koffi.load(path));
+  } catch (cause) {
+    throw new Error(`the library ${path} cannot be used: ${messageOf(cause)}`, { cause });
+  }
+}
+
+function libraryPath(): string {
+  try {
+    const root = dirname(createRequire(import.meta.url).resolve('onnxruntime-node/package.json'));
+    const bin = join(root, 'bin');
+    const [version] = readdirSync(bin).filter((each) => each.startsWith('napi-'));
+    const folder = join(bin, version!, process.platform, process.arch);
+    const file = readdirSync(folder).find((each) =>
+      /^(?:lib)?onnxruntime(?:\.so|\.dll|[.\d]*\.dylib)/.test(each),
+    );
+    return join(folder, file!);
+  } catch (cause) {
+    throw new Error(`onnxruntime-node has no library for ${process.platform} ${process.arch}`, {
+      cause,
+    });
+  }
+}

@@ -1,0 +1,408 @@
+import type { InferenceSession } from 'onnxruntime-common';
+import { type Tensor, type TensorData, tensorOf, type TypedData } from '../../core/batch/tensor.js';
+import { type NativeRuntime, nativeRuntime, type Pointer } from './native-runtime.js';
+
+type Metadata = InferenceSession.ValueMetadata;
+
+type Elements = new (memory: ArrayBuffer, offset: number, length: number) => TypedData;
+
+/** `ONNXTensorElementDataType`, by number. Half floats are their bits, as in onnxruntime-node. */
+const TYPES: Readonly<Record<number, readonly [Tensor.Type, Elements?]>> = {
+  1: ['float32', Float32Array],
+  2: ['uint8', Uint8Array],
+  3: ['int8', Int8Array],
+  4: ['uint16', Uint16Array],
+  5: ['int16', Int16Array],
+  6: ['int32', Int32Array],
+  7: ['int64', BigInt64Array],
+  8: ['string'],
+  9: ['bool', Uint8Array],
+  10: ['float16', Uint16Array],
+  11: ['float64', Float64Array],
+  12: ['uint32', Uint32Array],
+  13: ['uint64', BigUint64Array],
+};
+
+const NUMBERS = new Map(Object.entries(TYPES).map(([number, [type]]) => [type, Number(number)]));
+
+/**
+ * A session of the C API. Any number of runs may be under way at the same time, each on a thread of
+ * libuv's pool.
+ */
+export class NativeSession {
+  readonly inputMetadata: readonly Metadata[];
+  readonly outputMetadata: readonly Metadata[];
+  private readonly names: ReadonlyMap<string, Uint8Array>;
+  private runs = 0;
+  /** Called when the last run has ended. */
+  private idle: (() => void) | undefined;
+
+  constructor(
+    private readonly runtime: NativeRuntime,
+    private readonly session: Pointer,
+  ) {
+    this.inputMetadata = metadataOf(runtime, session, 'Input');
+    this.outputMetadata = metadataOf(runtime, session, 'Output');
+    this.names = new Map(
+      [...this.inputMetadata, ...this.outputMetadata].map(({ name }) => [name, textOf(name)]),
+    );
+  }
+
+  /**
+   * The feeds' memory must not change or move until the run has ended.
+   *
+   * @throws an Error with the library's message
+   */
+  async run(
+    feeds: Readonly<Record<string, Tensor>>,
+    fetches: readonly string[],
+    options: NativeRunOptions,
+  ): Promise<Record<string, Tensor>> {
+    const { runtime } = this;
+    const inputs = Object.entries(feeds);
+    const values = new Values(runtime);
+    this.runs++;
+    try {
+      for (const [, tensor] of inputs) {
+        values.add(tensor);
+      }
+      const given = values.keep(pointers(values.all.map((value) => runtime.address(value))));
+      const outputs = values.keep(pointers(fetches.map(() => 0n)));
+      await runtime.run(
+        this.session,
+        options.pointer,
+        values.keep(this.namesOf(inputs.map(([name]) => name))),
+        given,
+        inputs.length,
+        values.keep(this.namesOf(fetches)),
+        fetches.length,
+        outputs,
+      );
+      values.all.push(...outputs);
+      const results = fetches.map((name, index) => [name, values.read(outputs[index]!)] as const);
+      return Object.fromEntries(results);
+    } finally {
+      values.release();
+      if (--this.runs === 0) {
+        this.idle?.();
+      }
+    }
+  }
+
+  /** Frees the session once its runs have ended. Called once. */
+  async release(): Promise<void> {
+    if (this.runs > 0) {
+      await new Promise<void>((resolve) => (this.idle = resolve));
+    }
+    this.runtime.call('ReleaseSession', this.session);
+  }
+
+  private namesOf(names: readonly string[]): BigUint64Array {
+    return pointers(names.map((name) => this.runtime.address(this.names.get(name)!)));
+  }
+}
+
+/** Ends a run that is under way. */
+export class NativeRunOptions {
+  readonly pointer: Pointer;
+
+  constructor(private readonly runtime: NativeRuntime) {
+    this.pointer = runtime.made('CreateRunOptions');
+  }
+
+  terminate(): void {
+    this.runtime.call('RunOptionsSetTerminate', this.pointer);
+  }
+
+  renew(): void {
+    this.runtime.call('RunOptionsUnsetTerminate', this.pointer);
+  }
+
+  release(): void {
+    this.runtime.call('ReleaseRunOptions', this.pointer);
+  }
+}
+
+/** The values of one run. Native code refers to the memory of tensors, and to lists of addresses. */
+class Values {
+  readonly all: Pointer[] = [];
+  /** Keeps the memory until the run has ended. */
+  private readonly kept: unknown[] = [];
+
+  constructor(private readonly runtime: NativeRuntime) {}
+
+  add({ type, dims, data }: Tensor): void {
+    const { runtime } = this;
+    const shape = new BigInt64Array(new ArrayBuffer(Math.max(8, 8 * dims.length)));
+    dims.forEach((dim, axis) => (shape[axis] = BigInt(dim)));
+    const number = NUMBERS.get(type);
+    if (number === undefined) {
+      throw new Error(`tensors of ${type} cannot be passed to the library`);
+    }
+    if (!ArrayBuffer.isView(data)) {
+      const value = runtime.made(
+        'CreateTensorAsOrtValue',
+        runtime.allocator,
+        shape,
+        dims.length,
+        number,
+      );
+      this.all.push(value);
+      const texts = data.map(textOf);
+      runtime.call(
+        'FillStringTensor',
+        value,
+        pointers(texts.map((text) => runtime.address(text))),
+        texts.length,
+      );
+      return;
+    }
+    const memory = ownMemory(data);
+    this.kept.push(shape, memory);
+    this.all.push(
+      runtime.made(
+        'CreateTensorWithDataAsOrtValue',
+        runtime.memory,
+        memory,
+        data.byteLength,
+        shape,
+        dims.length,
+        number,
+      ),
+    );
+  }
+
+  keep<Memory>(memory: Memory): Memory {
+    this.kept.push(memory);
+    return memory;
+  }
+
+  /** Copies an output. */
+  read(output: bigint): Tensor {
+    const { runtime } = this;
+    const info = runtime.made('GetTensorTypeAndShape', output);
+    try {
+      const { type, dims } = tensorInfo(runtime, info);
+      const size = dims.reduce((product, dim) => product * dim, 1);
+      return tensorOf({ type, data: elementsIn(runtime, output, type, size), dims });
+    } finally {
+      runtime.call('ReleaseTensorTypeAndShapeInfo', info);
+    }
+  }
+
+  release(): void {
+    this.all.forEach((value) => this.runtime.call('ReleaseValue', value));
+    this.all.length = 0;
+    this.kept.length = 0;
+  }
+}
+
+function elementsIn(
+  runtime: NativeRuntime,
+  value: bigint,
+  type: Tensor.Type,
+  size: number,
+): TensorData {
+  if (type === 'string') {
+    return textsIn(runtime, value, size);
+  }
+  const [, Elements] = TYPES[NUMBERS.get(type)!]!;
+  const { BYTES_PER_ELEMENT: bytes } = Elements as unknown as {
+    readonly BYTES_PER_ELEMENT: number;
+  };
+  const memory = new ArrayBuffer(size * bytes);
+  if (size > 0) {
+    const data = runtime.made('GetTensorMutableData', value);
+    new Uint8Array(memory).set(new Uint8Array(runtime.view(data, size * bytes)));
+  }
+  return new Elements!(memory, 0, size);
+}
+
+function textsIn(runtime: NativeRuntime, value: bigint, size: number): string[] {
+  const bytes = runtime.number('GetStringTensorDataLength', value);
+  const content = Buffer.alloc(Math.max(1, bytes));
+  const offsets = new BigUint64Array(new ArrayBuffer(8 * (size + 1)));
+  runtime.call('GetStringTensorContent', value, content, bytes, offsets, size);
+  offsets[size] = BigInt(bytes);
+  return Array.from({ length: size }, (_, index) =>
+    content.toString('utf8', Number(offsets[index]), Number(offsets[index + 1])),
+  );
+}
+
+function metadataOf(
+  runtime: NativeRuntime,
+  session: Pointer,
+  side: 'Input' | 'Output',
+): readonly Metadata[] {
+  const count = runtime.number(`SessionGet${side}Count`, session);
+  return Array.from({ length: count }, (_, index) => {
+    const pointer = runtime.made(`SessionGet${side}Name`, session, index, runtime.allocator);
+    const name = runtime.textAt(pointer);
+    runtime.call('AllocatorFree', runtime.allocator, pointer);
+    const info = runtime.made(`SessionGet${side}TypeInfo`, session, index);
+    try {
+      const tensor = runtime.found('CastTypeInfoToTensorInfo', info);
+      return tensor === null
+        ? { name, isTensor: false as const }
+        : { name, isTensor: true as const, ...shapeInfo(runtime, tensor) };
+    } finally {
+      runtime.call('ReleaseTypeInfo', info);
+    }
+  });
+}
+
+function shapeInfo(
+  runtime: NativeRuntime,
+  tensor: Pointer,
+): { type: Tensor.Type; shape: (number | string)[] } {
+  const { type, dims } = tensorInfo(runtime, tensor);
+  const names = pointers(dims.map(() => 0n));
+  runtime.call('GetSymbolicDimensions', tensor, names, dims.length);
+  const shape = dims.map((dim, axis) => (dim >= 0 ? dim : runtime.textAt(names[axis]!)));
+  return { type, shape };
+}
+
+function tensorInfo(runtime: NativeRuntime, info: Pointer): { type: Tensor.Type; dims: number[] } {
+  const number = runtime.number('GetTensorElementType', info);
+  const count = runtime.number('GetDimensionsCount', info);
+  const dims = new BigInt64Array(new ArrayBuffer(Math.max(8, 8 * count)));
+  runtime.call('GetDimensions', info, dims, count);
+  return {
+    type: TYPES[number]?.[0] as Tensor.Type,
+    dims: Array.from(dims.slice(0, count), Number),
+  };
+}
+
+/** Outside V8's heap, where a small array would move. */
+function pointers(addresses: readonly bigint[]): BigUint64Array {
+  const list = new BigUint64Array(new ArrayBuffer(Math.max(8, 8 * addresses.length)));
+  list.set(addresses);
+  return list;
+}
+
+/** Typed arrays up to this size in bytes may lie in V8's heap. */
+const ON_HEAP = 64;
+
+function ownMemory(data: TypedData): Uint8Array {
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  if (data.byteLength > ON_HEAP) {
+    return bytes;
+  }
+  const own = new Uint8Array(new ArrayBuffer(Math.max(1, data.byteLength)));
+  own.set(bytes);
+  return own;
+}
+
+function textOf(text: string): Uint8Array {
+  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text) + 1);
+  bytes.write(text);
+  bytes[bytes.length - 1] = 0;
+  return bytes;
+}
+
+/** @throws an Error with the library's message, or naming an option that only threads have */
+export async function openNativeSession(
+  model: string | Uint8Array,
+  options: InferenceSession.SessionOptions,
+): Promise<NativeSession> {
+  const runtime = await nativeRuntime();
+  const native = optionsFor(runtime, options);
+  const out = pointers([0n]);
+  try {
+    if (typeof model === 'string') {
+      await runtime.callAsync('CreateSession', runtime.env, pathOf(model), native, out);
+    } else {
+      await runtime.callAsync(
+        'CreateSessionFromArray',
+        runtime.env,
+        model,
+        model.byteLength,
+        native,
+        out,
+      );
+    }
+  } finally {
+    runtime.call('ReleaseSessionOptions', native);
+  }
+  const session = out[0]!;
+  try {
+    return new NativeSession(runtime, session);
+  } catch (error) {
+    runtime.call('ReleaseSession', session);
+    throw error;
+  }
+}
+
+/** Paths are UTF-16 on Windows. */
+function pathOf(path: string): Uint8Array {
+  return process.platform === 'win32' ? Buffer.from(`${path}\0`, 'utf16le') : textOf(path);
+}
+
+const LEVELS = { disabled: 0, basic: 1, extended: 2, layout: 3, all: 99 } as const;
+
+/** Each option of a session, and how the library gets it. */
+function optionsFor(runtime: NativeRuntime, given: InferenceSession.SessionOptions): Pointer {
+  const options = runtime.made('CreateSessionOptions');
+  const setters: { [Name in keyof InferenceSession.SessionOptions]?: (value: never) => void } = {
+    executionProviders: () => {},
+    intraOpNumThreads: (threads: number) => runtime.call('SetIntraOpNumThreads', options, threads),
+    interOpNumThreads: (threads: number) => runtime.call('SetInterOpNumThreads', options, threads),
+    freeDimensionOverrides: (sizes: Readonly<Record<string, number>>) => {
+      for (const [name, size] of Object.entries(sizes)) {
+        runtime.call('AddFreeDimensionOverrideByName', options, name, size);
+      }
+    },
+    graphOptimizationLevel: (level: keyof typeof LEVELS) =>
+      runtime.call('SetSessionGraphOptimizationLevel', options, LEVELS[level]),
+    enableCpuMemArena: (isOn: boolean) =>
+      runtime.call(isOn ? 'EnableCpuMemArena' : 'DisableCpuMemArena', options),
+    enableMemPattern: (isOn: boolean) =>
+      runtime.call(isOn ? 'EnableMemPattern' : 'DisableMemPattern', options),
+    executionMode: (mode: string) =>
+      runtime.call('SetSessionExecutionMode', options, mode === 'parallel' ? 1 : 0),
+    optimizedModelFilePath: (path: string) =>
+      runtime.call('SetOptimizedModelFilePath', options, pathOf(path)),
+    enableProfiling: (isOn: boolean) => {
+      if (isOn) {
+        const prefix = given.profileFilePrefix ?? 'onnxruntime_profile_';
+        runtime.call('EnableProfiling', options, pathOf(prefix));
+      }
+    },
+    profileFilePrefix: () => {},
+    logId: (id: string) => runtime.call('SetSessionLogId', options, id),
+    logSeverityLevel: (level: number) => runtime.call('SetSessionLogSeverityLevel', options, level),
+    logVerbosityLevel: (level: number) =>
+      runtime.call('SetSessionLogVerbosityLevel', options, level),
+    extra: (entries: object) => {
+      for (const [key, value] of entriesOf(entries)) {
+        runtime.call('AddSessionConfigEntry', options, key, value);
+      }
+    },
+  };
+  try {
+    for (const [name, value] of Object.entries(given)) {
+      const set = setters[name as keyof typeof setters];
+      if (value !== undefined) {
+        if (!set) {
+          throw new Error(`the option ${name} of a session is only for threads and processes`);
+        }
+        set(value as never);
+      }
+    }
+    return options;
+  } catch (error) {
+    runtime.call('ReleaseSessionOptions', options);
+    throw error;
+  }
+}
+
+/** `{ session: { a: 1 } }` is `session.a`. */
+function* entriesOf(extra: object, prefix = ''): Generator<readonly [string, string]> {
+  for (const [name, value] of Object.entries(extra)) {
+    if (typeof value === 'object' && value !== null) {
+      yield* entriesOf(value as object, `${prefix}${name}.`);
+    } else {
+      yield [prefix + name, String(value)];
+    }
+  }
+}

@@ -1,0 +1,62 @@
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { slowModel } from '../../fixtures/models/models.js';
+
+interface Ended {
+  readonly code: number | string | null;
+  readonly signal: string | null;
+  readonly stdout: string;
+}
+
+/** Runs the script until it ends. */
+function ended(script: string, ...args: readonly string[]): Promise<Ended> {
+  return new Promise((settle) => {
+    const options = [join('test/fixtures/native', script), ...args];
+    execFile(process.execPath, ['--expose-gc', ...options], (error, stdout) =>
+      settle({ code: error?.code ?? 0, signal: error?.signal ?? null, stdout }),
+    );
+  });
+}
+
+describe('A process with native sessions', () => {
+  let folder: string;
+  let file: string;
+
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'native-'));
+    file = join(folder, 'slow.onnx');
+    await writeFile(file, slowModel(1000));
+  });
+
+  afterAll(() => rm(folder, { recursive: true }));
+
+  it.each([
+    ['exits', 'exit', { code: 3, signal: null }],
+    ['throws an error that nothing catches', 'throw', { code: 1, signal: null }],
+    ['gets SIGTERM', 'sigterm', { signal: 'SIGTERM' }],
+  ])('[24.8] that %s in the middle of a run ends with its own code', async (_, what, expected) => {
+    expect(await ended('interrupted.mjs', file, what)).toMatchObject(expected);
+  });
+
+  it('[24.5] without koffi does not start, and says how to get it', async () => {
+    expect(await ended('interrupted.mjs', file, 'without koffi')).toMatchObject({
+      code: 1,
+      stdout: expect.stringContaining(
+        "isolation: 'native' needs what is missing: koffi cannot be loaded; install it: npm install koffi",
+      ) as unknown,
+    });
+  });
+
+  it('[24.9] answers right while garbage is collected between all steps, and keeps no memory of sessions that have ended', async () => {
+    const model = resolve('sample/01-digits/model/digits.onnx');
+    const options = JSON.stringify({ model, runs: 400, reloads: 300 });
+    const { stdout } = await ended('stress.mjs', options);
+    const { wrong, before, after } = JSON.parse(stdout) as Record<string, number>;
+    expect(wrong).toBe(0);
+    // Each session of this model takes half a MB.
+    expect(after! - before!).toBeLessThan(40);
+  });
+});

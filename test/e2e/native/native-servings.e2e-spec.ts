@@ -1,0 +1,285 @@
+import { setTimeout as pause } from 'node:timers/promises';
+import { describe, expect, it, jest } from '@jest/globals';
+import {
+  createServing,
+  RunTimeoutError,
+  ServingClosedError,
+  ServingLoadError,
+  Tensor,
+} from 'nestjs-serving';
+import { textEmbedding } from 'nestjs-serving/tasks';
+import { log } from '../../../lib/core/log.js';
+import { NativeSession } from '../../../lib/features/onnx/native-session.js';
+import {
+  echoModel,
+  gainModel,
+  slowModel,
+  summingModel,
+  value,
+} from '../../fixtures/models/models.js';
+import { useServings } from '../../fixtures/serving/use-servings.js';
+import { floats } from '../../fixtures/values/tensors.js';
+
+const isolation = 'native';
+const digits = 'sample/01-digits/model/digits.onnx';
+
+const imageOf = (seed: number, rows = 1): Tensor =>
+  floats(
+    [rows, 784],
+    Array.from({ length: rows * 784 }, (_, i) => Math.sin(i * seed)),
+  );
+
+/** Rows of the slow model. */
+const rows = (count: number): Tensor =>
+  new Tensor('float32', new Float32Array(count * 512).fill(1), [count, 512]);
+
+describe('A serving with native sessions', () => {
+  const serve = useServings();
+
+  it('[24.2] answers calls of any size at the same time as threads do', async () => {
+    const options = { batchSize: 8, partitions: 3 };
+    const native = await serve({ name: 'a', ...options, model: { file: digits, isolation } });
+    const thread = await serve({ name: 'b', ...options, model: { file: digits } });
+    const calls = Array.from({ length: 300 }, (_, i) => ({ image: imageOf(i + 1, 1 + (i % 11)) }));
+
+    const [answers, expected] = await Promise.all(
+      [native, thread].map((serving) =>
+        Promise.all(calls.map((call) => serving.batchedRun(call) as Promise<Answer>)),
+      ),
+    );
+
+    for (const [index, { probabilities }] of answers!.entries()) {
+      const other = expected![index]!.probabilities;
+      expect(probabilities.dims).toEqual(other.dims);
+      const distances = [...probabilities.data].map((one, i) =>
+        Math.abs(Number(one) - Number(other.data[i])),
+      );
+      expect(Math.max(...distances)).toBeLessThan(1e-5);
+    }
+  });
+
+  it('[24.2] keeps the states of sessions', async () => {
+    const serving = await serve({
+      name: 'sum',
+      partitions: 2,
+      model: { file: summingModel('n'), state: { sum: 'total' }, isolation },
+    });
+    const [one, other] = [serving.open(), serving.open()];
+    const x = floats([1, 2], [1, 10]);
+    const sums: unknown[] = [];
+    for (const session of [one, other, one, one, other]) {
+      const { y } = (await session.run({ x })) as { y: Tensor };
+      sums.push([...y.data]);
+    }
+    expect(sums).toEqual([
+      [1, 10],
+      [1, 10],
+      [2, 20],
+      [3, 30],
+      [2, 20],
+    ]);
+  });
+
+  it("[24.3] runs a caller's memory as it was when the call was made", async () => {
+    const serving = await serve({
+      name: 'gain',
+      model: { file: gainModel(2), isolation },
+    });
+    const memory = Float32Array.of(1, 2);
+    const reply = serving.batchedRun({ x: new Tensor('float32', memory, [1, 2]) });
+    await pause(0);
+    memory.fill(9);
+    structuredClone(memory, { transfer: [memory.buffer] });
+    expect([...((await reply) as { y: Tensor }).y.data]).toEqual([2, 4]);
+  });
+
+  it('[24.4] A run beyond runTimeout is ended, its callers get the typed error, and the partition stays', async () => {
+    const serving = await serve({
+      name: 'slow',
+      batchSize: 512,
+      recovery: { runTimeout: 300 },
+      model: {
+        file: slowModel(3000),
+        isolation,
+        checkRows: false,
+        session: { intraOpNumThreads: 1 },
+      },
+    });
+
+    const begin = performance.now();
+    const failure = await serving.batchedRun({ x: rows(512) }).catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(RunTimeoutError);
+    expect(String(failure)).toContain('and was ended; raise recovery.runTimeout');
+    expect(serving.partitions()).toMatchObject([{ state: 'up', restarts: 0 }]);
+
+    await serving.batchedRun({ x: rows(1) });
+    expect(performance.now() - begin).toBeLessThan(5000 * slowness);
+  });
+
+  it('[24.4] A run whose callers have all left is ended', async () => {
+    const serving = await serve({
+      name: 'slow',
+      batchSize: 512,
+      model: {
+        file: slowModel(3000),
+        isolation,
+        checkRows: false,
+        session: { intraOpNumThreads: 1 },
+      },
+    });
+    const ends: unknown[] = [];
+    serving.eventsOf('batch:end').subscribe(({ error }) => ends.push(error));
+
+    const controller = new AbortController();
+    const call = serving.batchedRun({ x: rows(512) }, { signal: controller.signal });
+    await pause(100);
+    controller.abort();
+    await expect(call).rejects.toThrow();
+    await serving.batchedRun({ x: rows(1) });
+
+    expect(String(ends[0])).toContain('terminate');
+  });
+
+  it('[24.4] The limit of a shutdown ends a run', async () => {
+    const serving = createServing({
+      name: 'slow',
+      batchSize: 512,
+      shutdown: { timeout: 100 },
+      model: {
+        file: slowModel(3000),
+        isolation,
+        checkRows: false,
+        session: { intraOpNumThreads: 1 },
+      },
+    });
+    await serving.start();
+    const call = serving.batchedRun({ x: rows(512) });
+    await pause(100);
+    const begin = performance.now();
+    const closed = serving.close();
+    await expect(call).rejects.toThrow(ServingClosedError);
+    await closed;
+    expect(performance.now() - begin).toBeLessThan(5000 * slowness);
+  });
+
+  it('[24.2] All partitions and servings of a file run on one session', async () => {
+    const servings = ['first', 'other'].map((name) =>
+      createServing({ name, partitions: 2, model: { file: gainModel(5), isolation } }),
+    );
+    const release = jest.spyOn(NativeSession.prototype, 'release');
+    for (const serving of servings) {
+      await serving.start();
+      await serving.reload();
+      await serving.batchedRun({ x: floats([1, 2], [1, 2]) });
+    }
+    await servings[0]!.close();
+    expect(release).not.toHaveBeenCalled();
+    await servings[1]!.batchedRun({ x: floats([1, 2], [1, 2]) });
+    await servings[1]!.close();
+    expect(release).toHaveBeenCalledTimes(1);
+    jest.restoreAllMocks();
+  });
+
+  it('[24.2] A task runs on one session', async () => {
+    const from = 'test/fixtures/tasks/embedder';
+    const [native, thread] = await Promise.all(
+      (['native', 'thread'] as const).map((where) =>
+        serve<{ vector: Float32Array }>(
+          textEmbedding({ name: where, partitions: 2, model: { from, isolation: where } }),
+        ),
+      ),
+    );
+    const texts = ['the sky', 'rows and queues', 'a rule of the rows and of the sky'];
+    const vectors = await Promise.all(
+      [native!, thread!].map((each) => Promise.all(texts.map((text) => each.batchedRun(text)))),
+    );
+    for (const [index, { vector }] of vectors[0]!.entries()) {
+      vector.forEach((one, i) => expect(one).toBeCloseTo(vectors[1]![index]!.vector[i]!, 4));
+    }
+  });
+
+  it('[24.2] More partitions than threads of the pool are reported at the start', async () => {
+    const lines: string[] = [];
+    jest.spyOn(log, 'warn').mockImplementation((line: string) => void lines.push(line));
+    await serve({ name: 'many', partitions: 6, model: { file: gainModel(2), isolation } });
+    jest.restoreAllMocks();
+    expect(lines.join()).toContain(
+      "has 6 partitions, and libuv's pool has threads for 3 of them, beside files and DNS; set the " +
+        'environment variable UV_THREADPOOL_SIZE=7',
+    );
+  });
+
+  it.each([
+    [
+      'another execution provider',
+      { session: { executionProviders: ['cuda'] } },
+      "isolation: 'native' runs on the CPU, and the session asks for cuda; use isolation: 'thread'",
+    ],
+    [
+      'an option of sessions that only threads have',
+      { session: { preferredOutputLocation: 'cpu' } },
+      'the option preferredOutputLocation of a session is only for threads and processes',
+    ],
+    ['a file that is no model', { file: Buffer.from('no model at all') }, 'Cannot load the model'],
+  ])('[24.5] A start with %s fails and says why', async (_, model, message) => {
+    const serving = createServing({
+      name: 'net',
+      model: { file: gainModel(2), isolation, ...model } as never,
+    });
+    const failure = await serving.start().catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(ServingLoadError);
+    expect(String(failure)).toContain(message);
+    await serving.close();
+  });
+
+  it('[24.6] All options of a session reach the library', async () => {
+    const serving = await serve({
+      name: 'net',
+      model: {
+        file: gainModel(3),
+        isolation,
+        session: {
+          intraOpNumThreads: 1,
+          interOpNumThreads: 1,
+          graphOptimizationLevel: 'basic',
+          enableCpuMemArena: false,
+          enableMemPattern: false,
+          executionMode: 'parallel',
+          logId: 'net',
+          logSeverityLevel: 3,
+          logVerbosityLevel: 0,
+          freeDimensionOverrides: { other: 1 },
+          extra: { session: { set_denormal_as_zero: '1' } },
+        },
+      },
+    });
+    const { y } = (await serving.batchedRun({ x: floats([1, 2], [1, 2]) })) as { y: Tensor };
+    expect([...y.data]).toEqual([3, 6]);
+    const wrong = createServing({
+      name: 'wrong',
+      model: {
+        file: gainModel(3),
+        isolation,
+        session: { graphOptimizationLevel: 'most' as 'all' },
+      },
+    });
+    await expect(wrong.start()).rejects.toThrow(ServingLoadError);
+  });
+
+  it('[24.7] An error of a run fails its calls alone, and the session runs the next', async () => {
+    const serving = await serve({
+      name: 'reshaped',
+      model: { file: echoModel({ x: value('float32', 'n', 'm') }), isolation },
+    });
+    await expect(serving.batchedRun({ x: 'no tensor' })).rejects.toThrow();
+    const x = floats([2, 1], [1, 2]);
+    const { same_x: same } = (await serving.batchedRun({ x })) as { same_x: Tensor };
+    expect([...same.data]).toEqual([1, 2]);
+  });
+});
+
+const slowness = Number(process.env['TEST_TIMEOUT_FACTOR'] ?? 1);
+
+interface Answer {
+  readonly probabilities: Tensor;
+}

@@ -1,5 +1,5 @@
 import type { Batch } from '../../core/batch/batch.js';
-import { messageOf, ServingLoadError } from '../../core/errors.js';
+import { isServingError, messageOf } from '../../core/errors.js';
 import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
 import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
@@ -8,36 +8,28 @@ import { ModelPartition, type OpenModel } from './model-engine.js';
 import { type NativeRuntime, nativeRuntime } from './native-runtime.js';
 import { NativeRunOptions, type NativeSession, openNativeSession } from './native-session.js';
 import { type OnnxModel, type OnnxTask, modelOf } from './onnx-model.js';
-import { providersOf, withShortSpin } from './onnx-session.js';
+import { loadError, providersOf, withShortSpin } from './onnx-session.js';
 
 /** Partitions run at the same time on one session, which all servings of the content share. */
-export const onSharedSession: OpenModel = async (tasks, _supervision, _end, { warn }) => {
+export const onSharedSession: OpenModel = async (tasks) => {
   const partitions: NativePartition[] = [];
   try {
+    const hash = await hashOf(tasks[0]!.model);
     for (const task of tasks) {
-      partitions.push(await openPartition(task));
+      partitions.push(await openPartition(task, hash));
     }
   } catch (cause) {
     await Promise.all(partitions.map((partition) => partition.close()));
-    throw new ServingLoadError(`Cannot load the model ${tasks[0]!.name}: ${messageOf(cause)}`, {
-      cause,
-    });
-  }
-  const { mostRuns } = await nativeRuntime();
-  if (tasks.length > mostRuns) {
-    warn(
-      `has ${tasks.length} partitions, and libuv's pool has threads for ${mostRuns} of them, ` +
-        `beside files and DNS; set the environment variable UV_THREADPOOL_SIZE=${tasks.length + 1}`,
-    );
+    throw isServingError(cause) ? cause : loadError(tasks[0]!.name, cause);
   }
   const [{ model }] = partitions as [NativePartition];
   const { signature, providers } = model.loaded;
   return { partitions, signature, providers: partitions.map(() => providers) };
 };
 
-async function openPartition(task: OnnxTask): Promise<NativePartition> {
+async function openPartition(task: OnnxTask, hash: string): Promise<NativePartition> {
   const runtime = await runtimeFor(task);
-  const shared = await SharedSession.of(task);
+  const shared = await SharedSession.of(task, hash);
   const options = new NativeRunOptions(runtime);
   const { session } = shared;
   const release = async (): Promise<void> => {
@@ -68,7 +60,7 @@ async function runtimeFor({ options }: OnnxTask): Promise<NativeRuntime> {
     return await nativeRuntime();
   } catch (cause) {
     throw new Error(
-      `isolation: 'native' needs what is missing: ${messageOf(cause)}, or use isolation: 'thread'`,
+      `isolation: 'native' cannot be used: ${messageOf(cause)}, or use isolation: 'thread'`,
       { cause },
     );
   }
@@ -86,8 +78,9 @@ class SharedSession {
     private readonly opening: Promise<NativeSession>,
   ) {}
 
-  static async of({ model, options }: OnnxTask): Promise<SharedSession> {
-    const id = `${await hashOf(model)} ${JSON.stringify(options)}`;
+  /** @param hash of the model's content */
+  static async of({ model, options }: OnnxTask, hash: string): Promise<SharedSession> {
+    const id = `${hash} ${JSON.stringify(options)}`;
     const found = sharedSessions.get(id) ?? new SharedSession(id, openedFor(model, options));
     sharedSessions.set(id, found);
     found.users++;

@@ -1,6 +1,7 @@
 import { readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { Worker } from 'node:worker_threads';
 import { messageOf } from '../../core/errors.js';
 
 /** Address of an object of the library. */
@@ -119,16 +120,16 @@ export class NativeRuntime {
   readonly allocator: Pointer;
   /** Describes memory of the application's own. */
   readonly memory: Pointer;
-  /** Runs at a time. Libuv reads the size of its pool at its first use. */
-  readonly mostRuns = Math.max(1, Number(process.env['UV_THREADPOOL_SIZE'] ?? 4) - 1);
   private readonly functions: Readonly<Record<Name, Native>>;
+  /** Runs on libuv's pool. */
   private runs = 0;
-  private readonly waiting: (() => void)[] = [];
+  private readonly threads: RunThreads;
 
   constructor(
     private readonly koffi: Koffi,
     /** koffi unloads a library that nothing refers to; its functions don't. */
     private readonly library: ReturnType<Koffi['load']>,
+    path: string,
   ) {
     const base = koffi.decode(
       this.library.func('void *OrtGetApiBase()')(),
@@ -150,6 +151,13 @@ export class NativeRuntime {
     this.env = this.made('CreateEnv', WARNINGS, 'nestjs-serving');
     this.allocator = this.made('GetAllocatorWithDefaultOptions');
     this.memory = this.made('CreateCpuMemoryInfo', 0, 0);
+    const [place, parameters] = FUNCTIONS.Run;
+    this.threads = new RunThreads({
+      koffi: modulePath('koffi'),
+      library: path,
+      run: koffi.address(table[place]!),
+      declaration: `void *OrtRun(${parameters})`,
+    });
   }
 
   /** @throws an Error with the library's message */
@@ -157,10 +165,16 @@ export class NativeRuntime {
     this.check(this.functions[name](...args));
   }
 
-  /** Runs on a thread of libuv's pool. The caller keeps the arguments' memory until it resolves. */
+  /**
+   * Runs on a thread of libuv's pool. Memory whose address is in an argument must stay until it has
+   * ended.
+   */
   callAsync(name: Name, ...args: unknown[]): Promise<void> {
     return new Promise((resolve, reject) => {
+      // koffi keeps the callback, and so the arguments, from garbage collection.
+      const held = [...args];
       this.functions[name].async(...args, (error: Error | null, status: Pointer | null) => {
+        held.length = 0;
         try {
           if (error) {
             throw error;
@@ -174,22 +188,22 @@ export class NativeRuntime {
     });
   }
 
-  /** Like {@link callAsync}, once a thread of the pool is left for files and DNS. */
-  async run(...args: unknown[]): Promise<void> {
-    if (this.runs === this.mostRuns) {
-      await new Promise<void>((resolve) => this.waiting.push(resolve));
-    } else {
-      this.runs++;
+  /**
+   * Calls `Run`, on libuv's pool if one of its threads is then left for files and DNS, or else on a
+   * thread of our own. The arguments are addresses, numbers, and lists of addresses.
+   */
+  async run(...args: readonly (Pointer | number | BigUint64Array)[]): Promise<void> {
+    if (this.runs >= POOL - 1) {
+      const addresses = args.map((arg) => (typeof arg === 'number' ? arg : this.address(arg)));
+      const terminate = (): void => this.call('RunOptionsSetTerminate', args[1]);
+      this.check(await this.threads.run(addresses, args, terminate));
+      return;
     }
+    this.runs++;
     try {
       await this.callAsync('Run', ...args);
     } finally {
-      const next = this.waiting.shift();
-      if (next) {
-        next();
-      } else {
-        this.runs--;
-      }
+      this.runs--;
     }
   }
 
@@ -238,6 +252,126 @@ export class NativeRuntime {
   }
 }
 
+/** Threads of libuv's pool. Libuv reads the variable at its first use. */
+const POOL = Number(process.env['UV_THREADPOOL_SIZE']) || 4;
+
+/** Milliseconds that a process that exits waits for a run to end. */
+const LAST_RUN = 10_000;
+
+/** Milliseconds without a run after which a thread of ours ends. */
+const IDLE = 30_000;
+
+interface RunSite {
+  readonly koffi: string;
+  readonly library: string;
+  /** The address of the function `Run`. */
+  readonly run: bigint;
+  readonly declaration: string;
+}
+
+/**
+ * Threads that do nothing but call `Run`. They get its arguments as addresses, and return the
+ * address of its status. The script is a text, so that a bundle needs no file for it.
+ */
+const SCRIPT = `
+  const { parentPort, workerData } = require('node:worker_threads');
+  const koffi = require(workerData.koffi);
+  const library = koffi.load(workerData.library);
+  const run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
+  parentPort.on('message', (args) => {
+    const status = run(...args);
+    Atomics.store(workerData.state, 0, 0);
+    Atomics.notify(workerData.state, 0);
+    parentPort.postMessage(status === null ? null : koffi.address(status));
+  });
+`;
+
+class RunThreads {
+  private idle: RunThread[] = [];
+  private readonly running = new Map<RunThread, () => void>();
+
+  constructor(private readonly site: RunSite) {
+    process.once('exit', () => this.endRuns());
+  }
+
+  /**
+   * @param memory must stay until the run has ended
+   * @param terminate ends the run early
+   */
+  async run(
+    args: readonly (bigint | number)[],
+    memory: unknown,
+    terminate: () => void,
+  ): Promise<bigint | null> {
+    const thread = this.idle.pop() ?? new RunThread(this.site);
+    this.running.set(thread, terminate);
+    let status: bigint | null;
+    try {
+      status = await thread.run(args, memory);
+    } finally {
+      this.running.delete(thread);
+    }
+    this.idle.push(thread);
+    thread.endLater(() => (this.idle = this.idle.filter((other) => other !== thread)));
+    return status;
+  }
+
+  /** A process that exits while a thread is in native code aborts. */
+  private endRuns(): void {
+    this.running.forEach((terminate) => terminate());
+    for (const thread of this.running.keys()) {
+      thread.waitForEnd();
+    }
+  }
+}
+
+class RunThread {
+  private readonly worker: Worker;
+  /** 1 in a run. */
+  private readonly state = new Int32Array(new SharedArrayBuffer(4));
+  private timer: NodeJS.Timeout | undefined;
+
+  constructor(site: RunSite) {
+    const workerData = { ...site, state: this.state };
+    this.worker = new Worker(SCRIPT, { eval: true, workerData, name: 'native runs' });
+  }
+
+  /** Keeps the process alive meanwhile. */
+  run(args: readonly (bigint | number)[], memory: unknown): Promise<bigint | null> {
+    const { worker } = this;
+    clearTimeout(this.timer);
+    Atomics.store(this.state, 0, 1);
+    worker.ref();
+    const held = [memory];
+    return new Promise((resolve, reject) => {
+      worker.once('error', reject);
+      worker.once('message', (status: bigint | null) => {
+        held.length = 0;
+        worker.removeListener('error', reject);
+        worker.unref();
+        resolve(status);
+      });
+      worker.postMessage(args);
+    });
+  }
+
+  /** Blocks until the run has ended. */
+  waitForEnd(): void {
+    Atomics.wait(this.state, 0, 1, LAST_RUN);
+  }
+
+  endLater(onEnd: () => void): void {
+    this.timer = setTimeout(() => {
+      onEnd();
+      void this.worker.terminate();
+    }, IDLE).unref();
+  }
+}
+
+function modulePath(name: string): string {
+  return createRequire(import.meta.url).resolve(name);
+}
+
 let runtime: Promise<NativeRuntime> | undefined;
 
 /**
@@ -259,7 +393,7 @@ async function loadRuntime(): Promise<NativeRuntime> {
   }
   const path = libraryPath();
   try {
-    return new NativeRuntime(koffi, koffi.load(path));
+    return new NativeRuntime(koffi, koffi.load(path), path);
   } catch (cause) {
     throw new Error(`the library ${path} cannot be used: ${messageOf(cause)}`, { cause });
   }
@@ -267,7 +401,7 @@ async function loadRuntime(): Promise<NativeRuntime> {
 
 function libraryPath(): string {
   try {
-    const root = dirname(createRequire(import.meta.url).resolve('onnxruntime-node/package.json'));
+    const root = dirname(modulePath('onnxruntime-node/package.json'));
     const bin = join(root, 'bin');
     const [version] = readdirSync(bin).filter((each) => each.startsWith('napi-'));
     const folder = join(bin, version!, process.platform, process.arch);

@@ -66,15 +66,15 @@ export class NativeSession {
       for (const [, tensor] of inputs) {
         values.add(tensor);
       }
-      const given = values.keep(pointers(values.all.map((value) => runtime.address(value))));
-      const outputs = values.keep(pointers(fetches.map(() => 0n)));
+      const given = pointers(values.all.map((value) => runtime.address(value)));
+      const outputs = pointers(fetches.map(() => 0n));
       await runtime.run(
         this.session,
         options.pointer,
-        values.keep(this.namesOf(inputs.map(([name]) => name))),
+        this.namesOf(inputs.map(([name]) => name)),
         given,
         inputs.length,
-        values.keep(this.namesOf(fetches)),
+        this.namesOf(fetches),
         fetches.length,
         outputs,
       );
@@ -123,7 +123,7 @@ export class NativeRunOptions {
   }
 }
 
-/** The values of one run. Native code refers to the memory of tensors, and to lists of addresses. */
+/** The values of one run. Native code refers to the memory of tensors that were added. */
 class Values {
   readonly all: Pointer[] = [];
   /** Keeps the memory until the run has ended. */
@@ -158,7 +158,7 @@ class Values {
       return;
     }
     const memory = ownMemory(data);
-    this.kept.push(shape, memory);
+    this.kept.push(memory);
     this.all.push(
       runtime.made(
         'CreateTensorWithDataAsOrtValue',
@@ -170,11 +170,6 @@ class Values {
         number,
       ),
     );
-  }
-
-  keep<Memory>(memory: Memory): Memory {
-    this.kept.push(memory);
-    return memory;
   }
 
   /** Copies an output. */

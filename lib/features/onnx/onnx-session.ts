@@ -96,9 +96,13 @@ export async function createSession(
   if (!fault) {
     throw unavailable(name, providers, reasons);
   }
-  const message = messageOf(fault);
+  throw loadError(name, fault);
+}
+
+export function loadError(model: string, cause: unknown): ServingLoadError {
+  const message = messageOf(asError(cause));
   const hint = /protobuf/i.test(message) ? '; it is not an ONNX file, or it is cut' : '';
-  throw new ServingLoadError(`Cannot load the model ${name}: ${message}${hint}`, { cause: fault });
+  return new ServingLoadError(`Cannot load the model ${model}: ${message}${hint}`, { cause });
 }
 
 function notOffered(): Error {

@@ -45,7 +45,7 @@ describe('A process with native sessions', () => {
     expect(await ended('interrupted.mjs', file, 'without koffi')).toMatchObject({
       code: 1,
       stdout: expect.stringContaining(
-        "isolation: 'native' needs what is missing: koffi cannot be loaded; install it: npm install koffi",
+        "isolation: 'native' cannot be used: koffi cannot be loaded; install it: npm install koffi",
       ) as unknown,
     });
   });

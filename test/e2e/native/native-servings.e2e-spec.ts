@@ -8,7 +8,7 @@ import {
   Tensor,
 } from 'nestjs-serving';
 import { textEmbedding } from 'nestjs-serving/tasks';
-import { log } from '../../../lib/core/log.js';
+import { NativeRuntime } from '../../../lib/features/onnx/native-runtime.js';
 import { NativeSession } from '../../../lib/features/onnx/native-session.js';
 import {
   echoModel,
@@ -198,15 +198,24 @@ describe('A serving with native sessions', () => {
     }
   });
 
-  it('[24.2] More partitions than threads of the pool are reported at the start', async () => {
-    const lines: string[] = [];
-    jest.spyOn(log, 'warn').mockImplementation((line: string) => void lines.push(line));
-    await serve({ name: 'many', partitions: 6, model: { file: gainModel(2), isolation } });
-    jest.restoreAllMocks();
-    expect(lines.join()).toContain(
-      "has 6 partitions, and libuv's pool has threads for 3 of them, beside files and DNS; set the " +
-        'environment variable UV_THREADPOOL_SIZE=7',
+  it('[24.2] More partitions than threads of the pool run at the same time as well', async () => {
+    const serving = await serve<{ x200: Tensor }>({
+      name: 'many',
+      batchSize: 1,
+      partitions: 6,
+      model: { file: slowModel(200), isolation, session: { intraOpNumThreads: 1 } },
+    });
+    const onPool = jest.spyOn(NativeRuntime.prototype, 'callAsync');
+    const replies = await Promise.all(
+      Array.from({ length: 30 }, (_, i) =>
+        serving.batchedRun({ x: new Tensor('float32', new Float32Array(512).fill(i), [1, 512]) }),
+      ),
     );
+    const runs = onPool.mock.calls.filter(([name]) => name === 'Run').length;
+    jest.restoreAllMocks();
+    expect(runs).toBeGreaterThan(0);
+    expect(runs).toBeLessThan(30);
+    expect(replies.map(({ x200 }) => x200.data[511])).toEqual(replies.map((_, i) => i));
   });
 
   it.each([
@@ -220,7 +229,11 @@ describe('A serving with native sessions', () => {
       { session: { preferredOutputLocation: 'cpu' } },
       'the option preferredOutputLocation of a session is only for threads and processes',
     ],
-    ['a file that is no model', { file: Buffer.from('no model at all') }, 'Cannot load the model'],
+    [
+      'a file that is no model',
+      { file: Buffer.from('no model at all') },
+      'it is not an ONNX file, or it is cut',
+    ],
   ])('[24.5] A start with %s fails and says why', async (_, model, message) => {
     const serving = createServing({
       name: 'net',

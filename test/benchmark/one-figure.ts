@@ -15,6 +15,7 @@ import { besideNx } from './figures/nx.js';
 import { callCost } from './figures/call-cost.js';
 import { memory } from './figures/memory.js';
 import { modelServer } from './figures/model-server.js';
+import { native } from './figures/native.js';
 import { neighbours } from './figures/neighbours.js';
 import { queueScale } from './figures/queue-scale.js';
 import { refusals } from './figures/refusals.js';
@@ -57,6 +58,7 @@ const figures: Record<Figure, (plan: Plan) => Promise<Measurement[]>> = {
   P26: queueScale,
   P27: start,
   P28: cuda,
+  P29: native,
 };
 
 // A process of its own: memory and compiled code of other figures would count in this one.

@@ -41,7 +41,8 @@ export type Figure =
   | 'P25'
   | 'P26'
   | 'P27'
-  | 'P28';
+  | 'P28'
+  | 'P29';
 
 export type Aim = { readonly atLeast: number } | { readonly atMost: number };
 

@@ -20,7 +20,7 @@ export const onSharedSession: OpenModel = async (tasks) => {
     }
   } catch (cause) {
     await Promise.all(partitions.map((partition) => partition.close()));
-    throw isServingError(cause) ? cause : loadError(tasks[0]!.name, cause);
+    throw isServingError(cause) ? cause : loadError(tasks[0]!.model.name, cause);
   }
   const [{ model }] = partitions as [NativePartition];
   const { signature, providers } = model.loaded;

@@ -259,13 +259,14 @@ function shapeInfo(
 
 function tensorInfo(runtime: NativeRuntime, info: Pointer): { type: Tensor.Type; dims: number[] } {
   const number = runtime.number('GetTensorElementType', info);
+  const [type] = TYPES[number] ?? [];
+  if (type === undefined) {
+    throw new Error(`Unsupported data type: ${number}`);
+  }
   const count = runtime.number('GetDimensionsCount', info);
   const dims = new BigInt64Array(new ArrayBuffer(Math.max(8, 8 * count)));
   runtime.call('GetDimensions', info, dims, count);
-  return {
-    type: TYPES[number]?.[0] as Tensor.Type,
-    dims: Array.from(dims.slice(0, count), Number),
-  };
+  return { type, dims: Array.from(dims.slice(0, count), Number) };
 }
 
 /** Outside V8's heap, where a small array would move. */

@@ -1,8 +1,17 @@
 import type { InferenceSession } from 'onnxruntime-common';
-import { type Tensor, type TensorData, tensorOf, type TypedData } from '../../core/batch/tensor.js';
+import {
+  blankOf,
+  type Tensor,
+  type TensorData,
+  tensorOf,
+  type TypedData,
+} from '../../core/batch/tensor.js';
+import { messageOf } from '../../core/errors.js';
 import { type NativeRuntime, nativeRuntime, type Pointer } from './native-runtime.js';
 
 type Metadata = InferenceSession.ValueMetadata;
+
+type Port = Extract<Metadata, { readonly isTensor: true }>;
 
 type Elements = new (memory: ArrayBuffer, offset: number, length: number) => TypedData;
 
@@ -33,6 +42,9 @@ export class NativeSession {
   readonly inputMetadata: readonly Metadata[];
   readonly outputMetadata: readonly Metadata[];
   private readonly names: ReadonlyMap<string, Uint8Array>;
+  private readonly shapes: ReadonlyMap<string, Port>;
+  /** False once an output had another shape than the file says. */
+  private areShapesTrue = true;
   private runs = 0;
   /** Called when the last run has ended. */
   private idle: (() => void) | undefined;
@@ -43,9 +55,9 @@ export class NativeSession {
   ) {
     this.inputMetadata = metadataOf(runtime, session, 'Input');
     this.outputMetadata = metadataOf(runtime, session, 'Output');
-    this.names = new Map(
-      [...this.inputMetadata, ...this.outputMetadata].map(({ name }) => [name, textOf(name)]),
-    );
+    const all = [...this.inputMetadata, ...this.outputMetadata];
+    this.names = new Map(all.map(({ name }) => [name, textOf(name)]));
+    this.shapes = new Map(all.flatMap((port) => (port.isTensor ? [[port.name, port]] : [])));
   }
 
   /**
@@ -58,16 +70,40 @@ export class NativeSession {
     fetches: readonly string[],
     options: NativeRunOptions,
   ): Promise<Record<string, Tensor>> {
-    const { runtime } = this;
     const inputs = Object.entries(feeds);
-    const values = new Values(runtime);
     this.runs++;
     try {
-      for (const [, tensor] of inputs) {
-        values.add(tensor);
+      if (this.areShapesTrue) {
+        try {
+          return await this.runInto(this.outputsFor(inputs, fetches), inputs, fetches, options);
+        } catch (error) {
+          if (!messageOf(error).includes('OrtValue')) {
+            throw error;
+          }
+          this.areShapesTrue = false;
+        }
       }
-      const given = pointers(values.all.map((value) => runtime.address(value)));
-      const outputs = pointers(fetches.map(() => 0n));
+      const unknown = fetches.map(() => undefined);
+      return await this.runInto(unknown, inputs, fetches, options);
+    } finally {
+      if (--this.runs === 0) {
+        this.idle?.();
+      }
+    }
+  }
+
+  /** The library writes into the tensors that are given, and allocates the others. */
+  private async runInto(
+    outputs: readonly (Tensor | undefined)[],
+    inputs: readonly (readonly [string, Tensor])[],
+    fetches: readonly string[],
+    options: NativeRunOptions,
+  ): Promise<Record<string, Tensor>> {
+    const { runtime } = this;
+    const values = new Values(runtime);
+    try {
+      const given = pointers(inputs.map(([, tensor]) => values.add(tensor, ownMemory)));
+      const made = pointers(outputs.map((tensor) => (tensor ? values.add(tensor) : 0n)));
       await runtime.run(
         this.session,
         options.pointer,
@@ -76,17 +112,34 @@ export class NativeSession {
         inputs.length,
         this.namesOf(fetches),
         fetches.length,
-        outputs,
+        made,
       );
-      values.all.push(...outputs);
-      const results = fetches.map((name, index) => [name, values.read(outputs[index]!)] as const);
-      return Object.fromEntries(results);
+      outputs.forEach((tensor, index) => tensor ?? values.all.push(made[index]!));
+      const results = outputs.map((tensor, index) => tensor ?? values.read(made[index]!));
+      return Object.fromEntries(fetches.map((name, index) => [name, results[index]!]));
     } finally {
       values.release();
-      if (--this.runs === 0) {
-        this.idle?.();
-      }
     }
+  }
+
+  /** Tensors of the shapes that the file says, where the inputs tell the size of each axis. */
+  private outputsFor(
+    inputs: readonly (readonly [string, Tensor])[],
+    fetches: readonly string[],
+  ): (Tensor | undefined)[] {
+    const sizes = new Map<number | string, number>();
+    for (const [name, { dims }] of inputs) {
+      this.shapes.get(name)?.shape.forEach((axis, index) => sizes.set(axis, dims[index]!));
+    }
+    return fetches.map((name) => {
+      const { type, shape } = this.shapes.get(name) ?? {};
+      if (!type || !shape || type === 'string') {
+        return undefined;
+      }
+      const dims = shape.map((axis) => (typeof axis === 'number' ? axis : sizes.get(axis)));
+      const isKnown = dims.every((size) => size !== undefined && size > 0);
+      return isKnown && !shape.includes('') ? blankOf(type, dims as number[]) : undefined;
+    });
   }
 
   /** Frees the session once its runs have ended. Called once. */
@@ -131,7 +184,14 @@ class Values {
 
   constructor(private readonly runtime: NativeRuntime) {}
 
-  add({ type, dims, data }: Tensor): void {
+  /** Returns the value's address. */
+  add(tensor: Tensor, memoryOf = bytesOf): bigint {
+    const value = this.valueOf(tensor, memoryOf);
+    this.all.push(value);
+    return this.runtime.address(value);
+  }
+
+  private valueOf({ type, dims, data }: Tensor, memoryOf: typeof bytesOf): Pointer {
     const { runtime } = this;
     const shape = new BigInt64Array(new ArrayBuffer(Math.max(8, 8 * dims.length)));
     dims.forEach((dim, axis) => (shape[axis] = BigInt(dim)));
@@ -147,28 +207,21 @@ class Values {
         dims.length,
         number,
       );
-      this.all.push(value);
       const texts = data.map(textOf);
-      runtime.call(
-        'FillStringTensor',
-        value,
-        pointers(texts.map((text) => runtime.address(text))),
-        texts.length,
-      );
-      return;
+      const addresses = pointers(texts.map((text) => runtime.address(text)));
+      runtime.call('FillStringTensor', value, addresses, texts.length);
+      return value;
     }
-    const memory = ownMemory(data);
+    const memory = memoryOf(data);
     this.kept.push(memory);
-    this.all.push(
-      runtime.made(
-        'CreateTensorWithDataAsOrtValue',
-        runtime.memory,
-        memory,
-        data.byteLength,
-        shape,
-        dims.length,
-        number,
-      ),
+    return runtime.made(
+      'CreateTensorWithDataAsOrtValue',
+      runtime.memory,
+      memory,
+      data.byteLength,
+      shape,
+      dims.length,
+      number,
     );
   }
 
@@ -279,8 +332,13 @@ function pointers(addresses: readonly bigint[]): BigUint64Array {
 /** Typed arrays up to this size in bytes may lie in V8's heap. */
 const ON_HEAP = 64;
 
+function bytesOf({ buffer, byteOffset, byteLength }: TypedData): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
+/** Copies what may lie in V8's heap. */
 function ownMemory(data: TypedData): Uint8Array {
-  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  const bytes = bytesOf(data);
   if (data.byteLength > ON_HEAP) {
     return bytes;
   }

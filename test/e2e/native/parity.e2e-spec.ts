@@ -136,6 +136,32 @@ describe('A native session', () => {
     },
   );
 
+  it('[24.1] has outputs of other shapes than the file says', async () => {
+    const shape = value('float32', 'a', 'b');
+    const model = onnxModel({
+      inputs: { x: shape },
+      outputs: { y: shape },
+      nodes: [node('Transpose', ['x'], ['y'])],
+    });
+    const native = await openNativeSession(model, {});
+    for (const [rows, columns] of [
+      [2, 3],
+      [2, 2],
+      [5, 1],
+    ] as const) {
+      const data = Float32Array.from({ length: rows * columns }, (_, i) => i);
+      const { y } = await native.run(
+        { x: new Tensor('float32', data, [rows, columns]) },
+        ['y'],
+        options,
+      );
+      expect(y!.dims).toEqual([columns, rows]);
+      const turned = Array.from(data, (_, i) => data[(i % rows) * columns + Math.floor(i / rows)]);
+      expect([...y!.data]).toEqual(turned);
+    }
+    await native.release();
+  });
+
   it('[24.1] [24.5] refuses tensors of bfloat16 in the words of onnxruntime-node', async () => {
     const [FLOAT16, BFLOAT16] = [10, 16];
     const model = onnxModel({

@@ -40,7 +40,7 @@ export interface VersionPlace {
 
 /** A feature's: loads versions by itself, such as those of the definition. */
 export interface Rollout {
-  /** Called when a version begins to load; `isSame` of a later mark is compared with it. */
+  /** Identifies the model as a version begins to load it; the version keeps the result as its mark. */
   markOf(model: RunnerOptions): Promise<unknown>;
   /** Called once the serving has started, again after a failure. */
   begin(loads: VersionLoads): Promise<void>;

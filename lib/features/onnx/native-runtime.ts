@@ -11,6 +11,7 @@ export type Pointer = bigint | object;
 interface Koffi {
   load(path: string): { func(declaration: string): (...args: unknown[]) => Pointer };
   array(type: string, length: number): unknown;
+  /** Without a name, which koffi would refuse a second time. */
   proto(declaration: string): unknown;
   struct(name: string, members: Readonly<Record<string, string>>): unknown;
   decode(pointer: Pointer, type: unknown, length?: number): unknown;
@@ -135,7 +136,7 @@ export class NativeRuntime {
       this.library.func('void *OrtGetApiBase()')(),
       koffi.array('void *', 2),
     ) as Pointer[];
-    const getApi = koffi.decode(base[0]!, koffi.proto('void *OrtGetApi(uint32_t version)'));
+    const getApi = koffi.decode(base[0]!, koffi.proto('void *(uint32_t version)'));
     const api = (getApi as (version: number) => Pointer | null)(API_VERSION);
     if (api === null) {
       throw new Error(`it is older than version 1.${API_VERSION} of its C API`);
@@ -145,7 +146,7 @@ export class NativeRuntime {
     this.functions = Object.fromEntries(
       Object.entries(FUNCTIONS).map(([name, [place, parameters]]) => [
         name,
-        koffi.decode(table[place]!, koffi.proto(`${resultOf(name)} Ort${name}(${parameters})`)),
+        koffi.decode(table[place]!, koffi.proto(`${resultOf(name)} (${parameters})`)),
       ]),
     ) as unknown as Record<Name, Native>;
     this.env = this.made('CreateEnv', WARNINGS, 'nestjs-serving');
@@ -156,7 +157,7 @@ export class NativeRuntime {
       koffi: modulePath('koffi'),
       library: path,
       run: koffi.address(table[place]!),
-      declaration: `void *OrtRun(${parameters})`,
+      declaration: `void *(${parameters})`,
     });
   }
 

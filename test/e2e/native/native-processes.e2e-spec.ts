@@ -50,6 +50,11 @@ describe('A process with native sessions', () => {
     });
   });
 
+  it('[24.2] with two copies of the package runs models in both', async () => {
+    const model = resolve('sample/01-digits/model/digits.onnx');
+    expect(await ended('copies.mjs', model)).toMatchObject({ code: 0, stdout: '10,10' });
+  });
+
   it('[24.9] answers right while garbage is collected between all steps, and keeps no memory of sessions that have ended', async () => {
     const model = resolve('sample/01-digits/model/digits.onnx');
     const options = JSON.stringify({ model, runs: 400, reloads: 300 });

@@ -185,17 +185,17 @@ class NativePartition extends ModelPartition {
 /** Milliseconds. Most runs are shorter, and cost no more than a timer. */
 const LONG = 10;
 
-/** Ends a long run once none of its callers waits. */
+/** Ends a long run once none of its callers waits. A warm-up has none, and runs to its end. */
 class LongRun {
   private isOver = false;
-  private readonly timer: NodeJS.Timeout;
+  private readonly timer: NodeJS.Timeout | undefined;
 
   constructor(
     private readonly listener: BatchListener,
     private readonly rows: number,
     private readonly terminate: () => void,
   ) {
-    this.timer = setTimeout(() => this.watch(), LONG);
+    this.timer = this.isAwaited ? setTimeout(() => this.watch(), LONG) : undefined;
   }
 
   end(): void {
@@ -204,11 +204,19 @@ class LongRun {
   }
 
   private watch(): void {
-    const { listener, rows } = this;
-    if (Array.from({ length: rows }, (_, row) => listener.isWaiting(row)).includes(true)) {
-      listener.onLeft?.(() => this.isOver || this.terminate());
+    if (this.isAwaited) {
+      this.listener.onLeft?.(() => this.isOver || this.terminate());
     } else {
       this.terminate();
     }
+  }
+
+  private get isAwaited(): boolean {
+    for (let row = 0; row < this.rows; row++) {
+      if (this.listener.isWaiting(row)) {
+        return true;
+      }
+    }
+    return false;
   }
 }

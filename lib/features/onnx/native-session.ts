@@ -7,6 +7,7 @@ import {
   type TypedData,
 } from '../../core/batch/tensor.js';
 import { messageOf } from '../../core/errors.js';
+import { formatValue } from '../../core/format.js';
 import { type NativeRuntime, nativeRuntime, type Pointer } from './native-runtime.js';
 
 type Metadata = InferenceSession.ValueMetadata;
@@ -440,13 +441,22 @@ function optionsFor(runtime: NativeRuntime, given: InferenceSession.SessionOptio
         if (!set) {
           throw new Error(`the option ${name} of a session is only for threads and processes`);
         }
-        set(value as never);
+        setTo(name, value, set);
       }
     }
     return options;
   } catch (error) {
     runtime.call('ReleaseSessionOptions', options);
     throw error;
+  }
+}
+
+/** @throws an Error that names the option */
+function setTo(name: string, value: unknown, set: (value: never) => void): void {
+  try {
+    set(value as never);
+  } catch (cause) {
+    throw new Error(`the option ${name} is ${formatValue(value)}: ${messageOf(cause)}`, { cause });
   }
 }
 

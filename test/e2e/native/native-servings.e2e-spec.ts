@@ -140,6 +140,16 @@ describe('A serving with native sessions', () => {
     expect(String(ends[0])).toContain('terminate');
   });
 
+  it('[24.4] A warm-up, which no caller waits for, runs to its end', async () => {
+    const serving = await serve<{ x300: Tensor }>({
+      name: 'warm',
+      batchSize: [1, 256],
+      warmUp: [{ x: rows(1) }],
+      model: { file: slowModel(300), isolation, session: { intraOpNumThreads: 1 } },
+    });
+    expect((await serving.batchedRun({ x: rows(1) })).x300.dims).toEqual([1, 512]);
+  });
+
   it('[24.4] The limit of a shutdown ends a run', async () => {
     const serving = createServing({
       name: 'slow',
@@ -276,7 +286,7 @@ describe('A serving with native sessions', () => {
         session: { graphOptimizationLevel: 'most' as 'all' },
       },
     });
-    await expect(wrong.start()).rejects.toThrow(ServingLoadError);
+    await expect(wrong.start()).rejects.toThrow('the option graphOptimizationLevel is "most"');
   });
 
   it('[24.7] An error of a run fails its calls alone, and the session runs the next', async () => {

@@ -277,7 +277,8 @@ interface RunSite {
 const SCRIPT = `
   const { parentPort, workerData } = require('node:worker_threads');
   const koffi = require(workerData.koffi);
-  const library = koffi.load(workerData.library);
+  // Garbage collection of the library would unload it.
+  globalThis.library = koffi.load(workerData.library);
   const run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
   parentPort.on('message', (args) => {
     const status = run(...args);

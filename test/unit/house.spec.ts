@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 323,
-  'thousand characters of code in lib': 1390.6,
+  'thousand characters of code in lib': 1390.1,
   'files of the core, its features and its Nest module': 134,
   'thousand characters of code in the core': 431,
   'thousand characters of code in the core, its features and its Nest module': 628.6,

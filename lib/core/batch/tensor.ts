@@ -325,7 +325,7 @@ function copyBlock(
   (target as { set(block: unknown, at: number): void }).set(block, at);
 }
 
-function product(dims: readonly number[], from: number, to: number): number {
+export function product(dims: readonly number[], from: number, to: number): number {
   let result = 1;
   for (let axis = from; axis < to; axis++) {
     result *= dims[axis]!;

@@ -6,7 +6,7 @@ export interface Rule {
   readonly allowed: string;
   readonly isRequired?: boolean;
   readonly group?: Rules;
-  /** What else is allowed in place of a group. */
+  /** Allows other values in place of the group. */
   readonly other?: Rule | undefined;
 }
 

@@ -459,12 +459,12 @@ export interface ModelRepository {
 /** An ONNX file, and where its sessions run. */
 export interface ModelRunner<Facts = unknown> extends ModelOptions<Facts> {
   /**
-   * Whether each partition is a thread, a process, `native` or `none`. When a process is killed (an abort in
-   * native code, out of memory), only its batch is lost. Processes take more memory, and rows and
-   * results are copied. With `none` the model runs in the application's own thread, and each run
+   * Whether each partition is a thread, a process, `native` or `none`. When a process is killed (an
+   * abort in native code, out of memory), only its batch is lost. Processes take more memory, and
+   * rows and results are copied. With `none` the model runs in the application's own thread, and each run
    * holds the event loop: for tiny models, whose run is shorter than the way to a thread and back.
-   * With `native` (experimental, on CPUs, with the package koffi) all partitions, and all servings of
-   * the same file and options, run at the same time on one session: the weights are in memory once.
+   * With `native` (experimental, on CPUs, with the package koffi) all partitions, and all servings
+   * of the same file and options, run at the same time on one session: the weights are in memory once.
    *
    * @default 'thread'
    */

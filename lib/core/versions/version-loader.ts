@@ -259,7 +259,7 @@ export function changedDefinition(
   definition: ServingDefinition,
   { model, version }: VersionChange,
 ): ServingDefinition {
-  // What loads versions belongs to the first one.
+  // `watch` and further versions belong to the first definition.
   const own = { ...definition, rollout: { version } };
   if (model === undefined) {
     return own;

@@ -40,7 +40,7 @@ export interface VersionPlace {
 
 /** A feature's: loads versions by itself, such as those of the definition. */
 export interface Rollout {
-  /** Identifies the model as a version begins to load it; the version keeps the result as its mark. */
+  /** Identifies the model when a version begins to load it; the version keeps the result. */
   markOf(model: RunnerOptions): Promise<unknown>;
   /** Called once the serving has started, again after a failure. */
   begin(loads: VersionLoads): Promise<void>;

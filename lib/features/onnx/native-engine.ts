@@ -1,6 +1,7 @@
 import type { Batch } from '../../core/batch/batch.js';
 import { isServingError, messageOf } from '../../core/errors.js';
 import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
+import { isAwaited } from '../../core/partitions/function.partition.js';
 import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
 import { hashOf, sessionOf } from './model-content.js';
@@ -195,7 +196,7 @@ class LongRun {
     private readonly rows: number,
     private readonly terminate: () => void,
   ) {
-    this.timer = this.isAwaited ? setTimeout(() => this.watch(), LONG) : undefined;
+    this.timer = isAwaited(rows, listener) ? setTimeout(() => this.watch(), LONG) : undefined;
   }
 
   end(): void {
@@ -204,19 +205,10 @@ class LongRun {
   }
 
   private watch(): void {
-    if (this.isAwaited) {
+    if (isAwaited(this.rows, this.listener)) {
       this.listener.onLeft?.(() => this.isOver || this.terminate());
     } else {
       this.terminate();
     }
-  }
-
-  private get isAwaited(): boolean {
-    for (let row = 0; row < this.rows; row++) {
-      if (this.listener.isWaiting(row)) {
-        return true;
-      }
-    }
-    return false;
   }
 }

@@ -1,11 +1,5 @@
 import type { InferenceSession } from 'onnxruntime-common';
-import {
-  blankOf,
-  type Tensor,
-  type TensorData,
-  tensorOf,
-  type TypedData,
-} from '../../core/batch/tensor.js';
+import { blankOf, product, Tensor, type TypedData } from '../../core/batch/tensor.js';
 import { messageOf } from '../../core/errors.js';
 import { formatValue } from '../../core/format.js';
 import { type NativeRuntime, nativeRuntime, type Pointer } from './native-runtime.js';
@@ -14,26 +8,24 @@ type Metadata = InferenceSession.ValueMetadata;
 
 type Port = Extract<Metadata, { readonly isTensor: true }>;
 
-type Elements = new (memory: ArrayBuffer, offset: number, length: number) => TypedData;
+/** `ONNXTensorElementDataType`, by its number less one. */
+const TYPES = [
+  'float32',
+  'uint8',
+  'int8',
+  'uint16',
+  'int16',
+  'int32',
+  'int64',
+  'string',
+  'bool',
+  'float16',
+  'float64',
+  'uint32',
+  'uint64',
+] as const satisfies readonly Tensor.Type[];
 
-/** `ONNXTensorElementDataType`, by number. Half floats are their bits, as in onnxruntime-node. */
-const TYPES: Readonly<Record<number, readonly [Tensor.Type, Elements?]>> = {
-  1: ['float32', Float32Array],
-  2: ['uint8', Uint8Array],
-  3: ['int8', Int8Array],
-  4: ['uint16', Uint16Array],
-  5: ['int16', Int16Array],
-  6: ['int32', Int32Array],
-  7: ['int64', BigInt64Array],
-  8: ['string'],
-  9: ['bool', Uint8Array],
-  10: ['float16', Uint16Array],
-  11: ['float64', Float64Array],
-  12: ['uint32', Uint32Array],
-  13: ['uint64', BigUint64Array],
-};
-
-const NUMBERS = new Map(Object.entries(TYPES).map(([number, [type]]) => [type, Number(number)]));
+const NUMBERS = new Map<Tensor.Type, number>(TYPES.map((type, index) => [type, index + 1]));
 
 /**
  * A session of the C API. Any number of runs may be under way at the same time, each on a thread of
@@ -232,8 +224,16 @@ class Values {
     const info = runtime.made('GetTensorTypeAndShape', output);
     try {
       const { type, dims } = tensorInfo(runtime, info);
-      const size = dims.reduce((product, dim) => product * dim, 1);
-      return tensorOf({ type, data: elementsIn(runtime, output, type, size), dims });
+      if (type === 'string') {
+        return new Tensor(type, textsIn(runtime, output, product(dims, 0, dims.length)), dims);
+      }
+      const tensor = blankOf(type, dims);
+      const bytes = bytesOf(tensor.data as TypedData);
+      if (bytes.length > 0) {
+        const data = runtime.made('GetTensorMutableData', output);
+        bytes.set(new Uint8Array(runtime.view(data, bytes.length)));
+      }
+      return tensor;
     } finally {
       runtime.call('ReleaseTensorTypeAndShapeInfo', info);
     }
@@ -244,27 +244,6 @@ class Values {
     this.all.length = 0;
     this.kept.length = 0;
   }
-}
-
-function elementsIn(
-  runtime: NativeRuntime,
-  value: bigint,
-  type: Tensor.Type,
-  size: number,
-): TensorData {
-  if (type === 'string') {
-    return textsIn(runtime, value, size);
-  }
-  const [, Elements] = TYPES[NUMBERS.get(type)!]!;
-  const { BYTES_PER_ELEMENT: bytes } = Elements as unknown as {
-    readonly BYTES_PER_ELEMENT: number;
-  };
-  const memory = new ArrayBuffer(size * bytes);
-  if (size > 0) {
-    const data = runtime.made('GetTensorMutableData', value);
-    new Uint8Array(memory).set(new Uint8Array(runtime.view(data, size * bytes)));
-  }
-  return new Elements!(memory, 0, size);
 }
 
 function textsIn(runtime: NativeRuntime, value: bigint, size: number): string[] {
@@ -313,7 +292,7 @@ function shapeInfo(
 
 function tensorInfo(runtime: NativeRuntime, info: Pointer): { type: Tensor.Type; dims: number[] } {
   const number = runtime.number('GetTensorElementType', info);
-  const [type] = TYPES[number] ?? [];
+  const type = TYPES[number - 1];
   if (type === undefined) {
     throw new Error(`Unsupported data type: ${number}`);
   }

@@ -21,8 +21,9 @@ const LATE = 5;
 
 /**
  * Limits each batch's time; beyond it, the callers fail immediately. A process is killed and
- * restarts; a run that can be ended is, and the partition stays. Any other partition is `hung` until the batch returns, and the late result is dropped.
- * In a sequence the limit is for each step: the time until a row has a value or ends.
+ * restarts. A native run is ended, and its partition stays. Any other partition, and one whose run
+ * does not end, is `hung` until the batch returns, and the late result is dropped. In a sequence the
+ * limit is for each step: the time until a row has a value or ends.
  *
  * Time when the application's own thread was busy doesn't count: a turn of the event loop runs
  * timers before it reads results. So a late timer runs again for as long as it was late, and the

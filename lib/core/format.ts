@@ -112,7 +112,13 @@ export function literalOf(text: string): string {
 }
 
 export function countOfRows(count: number): string {
-  return count === 1 ? '1 row' : `${count} rows`;
+  return countOf(count, 'row');
+}
+
+/** For nouns with a regular plural. */
+export function countOf(count: number, noun: string): string {
+  const plural = noun.endsWith('s') ? `${noun}es` : `${noun}s`;
+  return `${count} ${count === 1 ? noun : plural}`;
 }
 
 /** Quotes a TypeScript property name if necessary. */

@@ -327,7 +327,7 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
     name,
     version,
     runner,
-    isolation: isolationOf(options),
+    isolation: options.isolation,
     timeout,
     queue,
     recovery,
@@ -542,11 +542,6 @@ function misspelt(runner: RunnerOptions, more: Rules): string {
   const meant = unknown === undefined ? undefined : closestName(unknown, all);
   const hint = meant === undefined ? '' : `; did you mean "model.${meant}"?`;
   return unknown === undefined ? '' : ` and the unknown option "model.${unknown}"${hint}`;
-}
-
-/** Undefined if it runs neither in threads nor in processes of its own. */
-function isolationOf({ file, useFile, isolation = 'thread' }: RunnerOptions) {
-  return (file ?? useFile) === undefined ? undefined : isolation;
 }
 
 function partitionsOf(definition: ServingDefinition, more: More): readonly PartitionOptions[] {

@@ -56,7 +56,7 @@ export interface ResolvedServing {
   readonly name: string;
   readonly version: string;
   readonly runner: 'model' | 'external model' | 'function' | 'file' | 'class';
-  /** Undefined for functions, classes and external models. */
+  /** Undefined if its definition leaves it open. */
   readonly isolation: ModelIsolation | undefined;
   readonly timeout: number | undefined;
   readonly queue: ResolvedQueue;

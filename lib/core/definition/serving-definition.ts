@@ -459,14 +459,15 @@ export interface ModelRepository {
 /** An ONNX file, and where its sessions run. */
 export interface ModelRunner<Facts = unknown> extends ModelOptions<Facts> {
   /**
-   * Whether each partition is a thread, a process, `native` or `none`. When a process is killed (an
-   * abort in native code, out of memory), only its batch is lost. Processes take more memory, and
-   * rows and results are copied. With `none` the model runs in the application's own thread, and each run
-   * holds the event loop: for tiny models, whose run is shorter than the way to a thread and back.
-   * With `native` (experimental, on CPUs, with the package koffi) all partitions, and all servings
-   * of the same file and options, run at the same time on one session: the weights are in memory once.
+   * Where partitions run. `native`: all of them, and all servings of the same file and options,
+   * run at the same time on one session, so that the weights are in memory once; on CPUs, with the
+   * package koffi. `thread`: each has a thread and a session of its own. `process`: each has a
+   * process; when it is killed (an abort in native code, out of memory), only its batch is lost.
+   * Processes take more memory, and rows and results are copied. `none`: the application's own
+   * thread, and each run holds the event loop.
    *
-   * @default 'thread'
+   * @default 'native' where koffi is installed and the session runs on the CPU, 'thread' elsewhere;
+   * the log says which
    */
   readonly isolation?: Isolation | 'native' | 'none';
   /**

@@ -45,6 +45,7 @@ import type { Closable, Rung } from './shutdown.js';
  */
 export class Pipeline implements Closable {
   readonly signature: ServingSignature | undefined;
+  readonly where: string | undefined;
   private readonly caller: CallerSide;
   private readonly intake: Intake;
   private readonly pieces: Pieces;
@@ -88,6 +89,7 @@ export class Pipeline implements Closable {
     });
     this.intake = new Intake(options, callbacks, lanes, signature, this.batcher, lengths);
     this.signature = signatureFor(options, signature);
+    this.where = opened.where;
     const inputAxes = axesOf(signature?.inputs ?? []);
     this.caller = new CallerSide(callbacks, inputAxes, this.signature, fetched?.facts);
     const { counters } = events;

@@ -37,6 +37,8 @@ import type { Batch } from '../batch/batch.js';
 
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
+  /** Words for where they run, such as `2 threads`; the log says them. */
+  readonly where?: string;
   /** Only for a model. */
   readonly signature?: ModelSignature | undefined;
   /** Each partition's execution providers; only for a model. */

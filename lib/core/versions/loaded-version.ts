@@ -16,7 +16,7 @@ import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { VersionPlace } from './version-policy.js';
 import type { Closable, Rung } from '../execution/shutdown.js';
 import { VersionLoader, type VersionParts, type VersionPlan } from './version-loader.js';
-import { formatValue } from '../format.js';
+import { countOf, formatValue } from '../format.js';
 
 /** One version of a serving: its partitions, and the pipeline that runs on them. */
 export class LoadedVersion implements Closable {
@@ -33,6 +33,8 @@ export class LoadedVersion implements Closable {
   states: OpenStates | undefined;
   /** The template's signature; once the model is loaded, the model's. */
   signature: ServingSignature | undefined;
+  /** Words for where its partitions run; undefined for functions of the application. */
+  where: string | undefined;
   /** Milliseconds that its partitions took to load. */
   loadTime = 0;
   /** Milliseconds that their warm-up took; undefined if it ran nothing. */
@@ -264,6 +266,7 @@ export class LoadedVersion implements Closable {
     }
     const pipeline = await this.loader.open(kind);
     this.signature = pipeline.signature;
+    this.where = pipeline.where;
     this.loadTime = kind === 'batched' ? performance.now() - begin : this.loadTime;
     this.pipelines.add(pipeline);
     pipeline.pause(this.isPaused);
@@ -283,20 +286,21 @@ export class LoadedVersion implements Closable {
 export interface Started {
   readonly signature: ServingSignature | undefined;
   readonly partitions: readonly PartitionStatus[];
+  readonly where: string | undefined;
   readonly loadTime: number;
   readonly warmUpTime: number | undefined;
 }
 
 export function bootLine(
-  { name, runner, isolation }: ResolvedServing,
-  { signature, partitions, loadTime, warmUpTime }: Started,
+  { name, runner }: ResolvedServing,
+  { signature, partitions, where, loadTime, warmUpTime }: Started,
   /** The label of a version that was loaded later. */
   version?: string,
 ): string {
   const providers = new Set(partitions.flatMap(({ provider }) => provider ?? []));
   const on = providers.size > 0 ? ` on ${[...providers].join(' and ')}` : '';
   const parts = [
-    `${runner}${on}, ${placesOf(partitions.length, isolation)}`,
+    `${runner}${on}, ${where ?? countOf(partitions.length, 'partition')}`,
     signature && `inputs ${describeTensors(signature.inputs)}`,
     signature?.outputs && `outputs ${describeTensors(signature.outputs)}`,
     `loaded in ${Math.round(loadTime)} ms`,
@@ -304,20 +308,4 @@ export function bootLine(
   ];
   const loaded = version === undefined ? '' : `, version ${formatValue(version)},`;
   return `Serving ${formatValue(name)}${loaded} is ready: ${parts.filter(Boolean).join('; ')}`;
-}
-
-function placesOf(count: number, isolation: ResolvedServing['isolation']): string {
-  if (isolation === 'none') {
-    return "in the application's own thread";
-  }
-  if (isolation === 'native') {
-    return count === 1 ? 'natively' : `natively, ${count} runs at a time`;
-  }
-  const [one, many] =
-    isolation === undefined
-      ? ['partition', 'partitions']
-      : isolation === 'thread'
-        ? ['thread', 'threads']
-        : ['process', 'processes'];
-  return `${count} ${count === 1 ? one : many}`;
 }

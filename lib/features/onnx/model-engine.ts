@@ -84,7 +84,12 @@ export function onMainThread(blockingLimit: number): OpenModel {
     const watch = new BlockingWatch(blockingLimit, warn);
     const model = await openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
     const { signature, providers } = model.loaded;
-    return { partitions: [new ModelPartition(model)], signature, providers: [providers] };
+    return {
+      partitions: [new ModelPartition(model)],
+      where: "in the application's own thread",
+      signature,
+      providers: [providers],
+    };
   };
 }
 

@@ -1,18 +1,43 @@
 import type { Batch } from '../../core/batch/batch.js';
-import { isServingError, messageOf } from '../../core/errors.js';
+import { isServingError, messageOf, ServingLoadError } from '../../core/errors.js';
 import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
 import { isAwaited } from '../../core/partitions/function.partition.js';
 import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
 import { hashOf, sessionOf } from './model-content.js';
-import { ModelPartition, type OpenModel } from './model-engine.js';
-import { type NativeRuntime, nativeRuntime } from './native-runtime.js';
-import { NativeRunOptions, type NativeSession, openNativeSession } from './native-session.js';
+import { inWorkers, ModelPartition, type OpenModel } from './model-engine.js';
+import { nativeRuntime } from './native-runtime.js';
+import {
+  foreignOption,
+  NativeRunOptions,
+  type NativeSession,
+  openNativeSession,
+} from './native-session.js';
 import { type OnnxModel, type OnnxTask, modelOf } from './onnx-model.js';
 import { loadError, providersOf, withShortSpin } from './onnx-session.js';
 
-/** Partitions run at the same time on one session, which all servings of the content share. */
+/** Threads where native sessions cannot run the model. */
+export const nativelyOrInThreads: OpenModel = async (tasks, ...others) => {
+  const obstacle = await obstacleFor(tasks);
+  if (obstacle === undefined) {
+    return onSharedSession(tasks, ...others);
+  }
+  const opened = await inWorkers('thread')(tasks, ...others);
+  return { ...opened, where: `${opened.where}, since ${obstacle}` };
+};
+
+/**
+ * Partitions run at the same time on one session, which all servings of the content share.
+ *
+ * @throws ServingLoadError that says why native sessions cannot run the model
+ */
 export const onSharedSession: OpenModel = async (tasks) => {
+  const obstacle = await obstacleFor(tasks);
+  if (obstacle !== undefined) {
+    throw new ServingLoadError(
+      `isolation: 'native' cannot be used, since ${obstacle}; without it, threads run the model`,
+    );
+  }
   const partitions: NativePartition[] = [];
   try {
     const hash = await hashOf(tasks[0]!.model);
@@ -25,11 +50,28 @@ export const onSharedSession: OpenModel = async (tasks) => {
   }
   const [{ model }] = partitions as [NativePartition];
   const { signature, providers } = model.loaded;
-  return { partitions, signature, providers: partitions.map(() => providers) };
+  const { length } = partitions;
+  const where = length === 1 ? 'natively' : `natively, ${length} runs at a time`;
+  return { partitions, where, signature, providers: partitions.map(() => providers) };
 };
 
+/** Why native sessions cannot run the tasks. */
+async function obstacleFor(tasks: readonly OnnxTask[]): Promise<string | undefined> {
+  for (const { options } of tasks) {
+    const other = providersOf(options).find(({ name }) => name !== 'cpu');
+    if (other) {
+      return `native sessions run on the CPU, and the session asks for ${other.name}`;
+    }
+    const foreign = foreignOption(options);
+    if (foreign !== undefined) {
+      return `native sessions have no option ${foreign}`;
+    }
+  }
+  return nativeRuntime().then(() => undefined, messageOf);
+}
+
 async function openPartition(task: OnnxTask, hash: string): Promise<NativePartition> {
-  const runtime = await runtimeFor(task);
+  const runtime = await nativeRuntime();
   const shared = await SharedSession.of(task, hash);
   const options = new NativeRunOptions(runtime);
   const { session } = shared;
@@ -46,25 +88,6 @@ async function openPartition(task: OnnxTask, hash: string): Promise<NativePartit
   };
   const model = await modelOf(own, { inUse: 'cpu', missing: [] }, task);
   return new NativePartition(model, options);
-}
-
-/** @throws an Error that says what is missing for native sessions */
-async function runtimeFor({ options }: OnnxTask): Promise<NativeRuntime> {
-  const other = providersOf(options).find(({ name }) => name !== 'cpu');
-  if (other) {
-    throw new Error(
-      `isolation: 'native' runs on the CPU, and the session asks for ${other.name}; use ` +
-        "isolation: 'thread'",
-    );
-  }
-  try {
-    return await nativeRuntime();
-  } catch (cause) {
-    throw new Error(
-      `isolation: 'native' cannot be used: ${messageOf(cause)}, or use isolation: 'thread'`,
-      { cause },
-    );
-  }
 }
 
 const sharedSessions = new Map<string, SharedSession>();

@@ -100,7 +100,7 @@ const FUNCTIONS = {
   AddSessionConfigEntry: [130, 'void *options, const char *key, const char *value'],
 } as const satisfies Readonly<Record<string, readonly [number, string]>>;
 
-type Name = keyof typeof FUNCTIONS;
+export type FunctionName = keyof typeof FUNCTIONS;
 
 function resultOf(name: string): string {
   if (name === 'GetErrorMessage') {
@@ -121,7 +121,7 @@ export class NativeRuntime {
   readonly allocator: Pointer;
   /** Describes memory of the application's own. */
   readonly memory: Pointer;
-  private readonly functions: Readonly<Record<Name, Native>>;
+  private readonly functions: Readonly<Record<FunctionName, Native>>;
   /** Runs on libuv's pool. */
   private runs = 0;
   private readonly threads: RunThreads;
@@ -148,7 +148,7 @@ export class NativeRuntime {
         name,
         koffi.decode(table[place]!, koffi.proto(`${resultOf(name)} (${parameters})`)),
       ]),
-    ) as unknown as Record<Name, Native>;
+    ) as unknown as Record<FunctionName, Native>;
     this.env = this.made('CreateEnv', WARNINGS, 'nestjs-serving');
     this.allocator = this.made('GetAllocatorWithDefaultOptions');
     this.memory = this.made('CreateCpuMemoryInfo', 0, 0);
@@ -162,7 +162,7 @@ export class NativeRuntime {
   }
 
   /** @throws an Error with the library's message */
-  call(name: Name, ...args: unknown[]): void {
+  call(name: FunctionName, ...args: unknown[]): void {
     this.check(this.functions[name](...args));
   }
 
@@ -170,7 +170,7 @@ export class NativeRuntime {
    * Runs on a thread of libuv's pool. Memory whose address is in an argument must stay until it has
    * ended.
    */
-  callAsync(name: Name, ...args: unknown[]): Promise<void> {
+  callAsync(name: FunctionName, ...args: unknown[]): Promise<void> {
     return new Promise((resolve, reject) => {
       // koffi keeps the callback, and so the arguments, from garbage collection.
       const held = [...args];
@@ -209,17 +209,17 @@ export class NativeRuntime {
   }
 
   /** Returns the address that the function stores at its last parameter. */
-  made(name: Name, ...args: unknown[]): Pointer {
+  made(name: FunctionName, ...args: unknown[]): Pointer {
     return this.stored(name, args) as Pointer;
   }
 
   /** Returns the address that the function stores at its last parameter, if any. */
-  found(name: Name, ...args: unknown[]): Pointer | null {
+  found(name: FunctionName, ...args: unknown[]): Pointer | null {
     return this.stored(name, args) as Pointer | null;
   }
 
   /** Returns the number that the function stores at its last parameter. */
-  number(name: Name, ...args: unknown[]): number {
+  number(name: FunctionName, ...args: unknown[]): number {
     return Number(this.stored(name, args));
   }
 
@@ -237,7 +237,7 @@ export class NativeRuntime {
     return this.koffi.view(pointer, bytes);
   }
 
-  private stored(name: Name, args: readonly unknown[]): unknown {
+  private stored(name: FunctionName, args: readonly unknown[]): unknown {
     const out: [unknown] = [null];
     this.call(name, ...args, out);
     return out[0];
@@ -391,7 +391,13 @@ async function loadRuntime(): Promise<NativeRuntime> {
     const name = 'koffi';
     koffi = ((await import(/* webpackIgnore: true */ name)) as { readonly default: Koffi }).default;
   } catch (cause) {
-    throw new Error('koffi cannot be loaded; install it: npm install koffi', { cause });
+    const isMissing = String((cause as { code?: unknown }).code).endsWith('MODULE_NOT_FOUND');
+    throw new Error(
+      isMissing
+        ? 'the package koffi is not installed (npm install koffi)'
+        : `koffi cannot be loaded: ${messageOf(cause)}`,
+      { cause },
+    );
   }
   const path = libraryPath();
   try {

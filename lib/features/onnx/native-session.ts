@@ -2,7 +2,12 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { blankOf, product, Tensor, type TypedData } from '../../core/batch/tensor.js';
 import { messageOf } from '../../core/errors.js';
 import { formatValue } from '../../core/format.js';
-import { type NativeRuntime, nativeRuntime, type Pointer } from './native-runtime.js';
+import {
+  type FunctionName,
+  type NativeRuntime,
+  nativeRuntime,
+  type Pointer,
+} from './native-runtime.js';
 
 type Metadata = InferenceSession.ValueMetadata;
 
@@ -334,10 +339,10 @@ function textOf(text: string): Uint8Array {
   return bytes;
 }
 
-/** @throws an Error with the library's message, or naming an option that only threads have */
+/** @throws an Error with the library's message */
 export async function openNativeSession(
   model: string | Uint8Array,
-  options: InferenceSession.SessionOptions,
+  options: SessionOptions,
 ): Promise<NativeSession> {
   const runtime = await nativeRuntime();
   const native = optionsFor(runtime, options);
@@ -374,69 +379,72 @@ function pathOf(path: string): Uint8Array {
 
 const LEVELS = { disabled: 0, basic: 1, extended: 2, layout: 3, all: 99 } as const;
 
-/** Each option of a session, and how the library gets it. */
-function optionsFor(runtime: NativeRuntime, given: InferenceSession.SessionOptions): Pointer {
-  const options = runtime.made('CreateSessionOptions');
-  const setters: { [Name in keyof InferenceSession.SessionOptions]?: (value: never) => void } = {
-    executionProviders: () => {},
-    intraOpNumThreads: (threads: number) => runtime.call('SetIntraOpNumThreads', options, threads),
-    interOpNumThreads: (threads: number) => runtime.call('SetInterOpNumThreads', options, threads),
-    freeDimensionOverrides: (sizes: Readonly<Record<string, number>>) => {
-      for (const [name, size] of Object.entries(sizes)) {
-        runtime.call('AddFreeDimensionOverrideByName', options, name, size);
-      }
-    },
-    graphOptimizationLevel: (level: keyof typeof LEVELS) =>
-      runtime.call('SetSessionGraphOptimizationLevel', options, LEVELS[level]),
-    enableCpuMemArena: (isOn: boolean) =>
-      runtime.call(isOn ? 'EnableCpuMemArena' : 'DisableCpuMemArena', options),
-    enableMemPattern: (isOn: boolean) =>
-      runtime.call(isOn ? 'EnableMemPattern' : 'DisableMemPattern', options),
-    executionMode: (mode: string) =>
-      runtime.call('SetSessionExecutionMode', options, mode === 'parallel' ? 1 : 0),
-    optimizedModelFilePath: (path: string) =>
-      runtime.call('SetOptimizedModelFilePath', options, pathOf(path)),
-    enableProfiling: (isOn: boolean) => {
-      if (isOn) {
-        const prefix = given.profileFilePrefix ?? 'onnxruntime_profile_';
-        runtime.call('EnableProfiling', options, pathOf(prefix));
-      }
-    },
-    profileFilePrefix: () => {},
-    logId: (id: string) => runtime.call('SetSessionLogId', options, id),
-    logSeverityLevel: (level: number) => runtime.call('SetSessionLogSeverityLevel', options, level),
-    logVerbosityLevel: (level: number) =>
-      runtime.call('SetSessionLogVerbosityLevel', options, level),
-    extra: (entries: object) => {
-      for (const [key, value] of entriesOf(entries)) {
-        runtime.call('AddSessionConfigEntry', options, key, value);
-      }
-    },
-  };
-  try {
-    for (const [name, value] of Object.entries(given)) {
-      const set = setters[name as keyof typeof setters];
-      if (value !== undefined) {
-        if (!set) {
-          throw new Error(`the option ${name} of a session is only for threads and processes`);
-        }
-        setTo(name, value, set);
-      }
+type SessionOptions = InferenceSession.SessionOptions;
+
+/** Calls a function of the library with the options. */
+type SetOption = (name: FunctionName, ...args: readonly unknown[]) => void;
+
+/** How the library gets each option of a session. */
+const OPTIONS: {
+  readonly [Name in keyof SessionOptions]?: (
+    set: SetOption,
+    value: Required<SessionOptions>[Name],
+    given: SessionOptions,
+  ) => void;
+} = {
+  executionProviders: () => {},
+  intraOpNumThreads: (set, threads) => set('SetIntraOpNumThreads', threads),
+  interOpNumThreads: (set, threads) => set('SetInterOpNumThreads', threads),
+  freeDimensionOverrides: (set, sizes) => {
+    for (const [name, size] of Object.entries(sizes)) {
+      set('AddFreeDimensionOverrideByName', name, size);
     }
-    return options;
-  } catch (error) {
-    runtime.call('ReleaseSessionOptions', options);
-    throw error;
-  }
+  },
+  graphOptimizationLevel: (set, level) => set('SetSessionGraphOptimizationLevel', LEVELS[level]),
+  enableCpuMemArena: (set, isOn) => set(isOn ? 'EnableCpuMemArena' : 'DisableCpuMemArena'),
+  enableMemPattern: (set, isOn) => set(isOn ? 'EnableMemPattern' : 'DisableMemPattern'),
+  executionMode: (set, mode) => set('SetSessionExecutionMode', mode === 'parallel' ? 1 : 0),
+  optimizedModelFilePath: (set, path) => set('SetOptimizedModelFilePath', pathOf(path)),
+  enableProfiling: (set, isOn, { profileFilePrefix = 'onnxruntime_profile_' }) => {
+    if (isOn) {
+      set('EnableProfiling', pathOf(profileFilePrefix));
+    }
+  },
+  profileFilePrefix: () => {},
+  logId: (set, id) => set('SetSessionLogId', id),
+  logSeverityLevel: (set, level) => set('SetSessionLogSeverityLevel', level),
+  logVerbosityLevel: (set, level) => set('SetSessionLogVerbosityLevel', level),
+  extra: (set, entries) => {
+    for (const [key, value] of entriesOf(entries)) {
+      set('AddSessionConfigEntry', key, value);
+    }
+  },
+};
+
+/** An option that native sessions don't have. */
+export function foreignOption(options: object): string | undefined {
+  return givenIn(options).find((name) => !(name in OPTIONS));
+}
+
+function givenIn(options: object): string[] {
+  return Object.entries(options).flatMap(([name, value]) => (value === undefined ? [] : [name]));
 }
 
 /** @throws an Error that names the option */
-function setTo(name: string, value: unknown, set: (value: never) => void): void {
-  try {
-    set(value as never);
-  } catch (cause) {
-    throw new Error(`the option ${name} is ${formatValue(value)}: ${messageOf(cause)}`, { cause });
+function optionsFor(runtime: NativeRuntime, given: SessionOptions): Pointer {
+  const options = runtime.made('CreateSessionOptions');
+  const set: SetOption = (name, ...args) => runtime.call(name, options, ...args);
+  for (const name of givenIn(given) as (keyof SessionOptions)[]) {
+    const value = given[name];
+    try {
+      OPTIONS[name]?.(set, value as never, given);
+    } catch (cause) {
+      runtime.call('ReleaseSessionOptions', options);
+      const reason = `the option ${name} is ${formatValue(value)}: ${messageOf(cause)}`;
+      throw new Error(reason, { cause });
+    }
   }
+  return options;
 }
 
 /** `{ session: { a: 1 } }` is `session.a`. */

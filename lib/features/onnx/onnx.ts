@@ -4,7 +4,7 @@ import type { ModelIsolation } from '../../core/definition/serving-definition.js
 import { formatValue } from '../../core/format.js';
 import type { Feature } from '../../core/serving/feature.js';
 import { inWorkers, modelEngine, onMainThread, type OpenModel } from './model-engine.js';
-import { onSharedSession } from './native-engine.js';
+import { nativelyOrInThreads, onSharedSession } from './native-engine.js';
 import { partitionPerDevice, providersOf } from './onnx-session.js';
 
 export const onnx: Feature = {
@@ -25,7 +25,7 @@ export const onnx: Feature = {
       "the execution provider \"webgpu\" needs isolation: 'thread' or 'process', since models on it " +
         'wait for each other',
   ],
-  engineOf(name, { file, isolation = 'thread', blockingLimit = 2, ...model }) {
+  engineOf(name, { file, isolation, blockingLimit = 2, ...model }) {
     if (file === undefined) {
       return undefined;
     }
@@ -36,8 +36,10 @@ export const onnx: Feature = {
   devicesOf: partitionPerDevice,
 };
 
-function openFor(isolation: ModelIsolation, blockingLimit: number): OpenModel {
+function openFor(isolation: ModelIsolation | undefined, blockingLimit: number): OpenModel {
   switch (isolation) {
+    case undefined:
+      return nativelyOrInThreads;
     case 'native':
       return onSharedSession;
     case 'none':

@@ -148,6 +148,9 @@ describe('The signature of a serving', () => {
     const isolation = 'process' as const;
     const [, lines] = await start(
       { ...digits, partitions: 2 },
+      { ...digits, name: 'lone' },
+      { name: 'threads', model: { file: linearModel('n'), isolation: 'thread' }, partitions: 2 },
+      { name: 'foreign', model: { file: linearModel('n'), session: { enableGraphCapture: true } } },
       { name: 'linear', model: { file: linearModel('n'), isolation }, batchSize: [1, 4] },
       masked,
       { ...plain, partitions: 3, warmUp: ['a'] },
@@ -160,16 +163,22 @@ describe('The signature of a serving', () => {
     );
 
     expect(lines.map((line) => line.replace(/\b\d+ ms/g, 'N ms')).toSorted()).toEqual([
-      'Serving "digits" is ready: model on cpu, 2 threads; inputs image: float32[batch, 784]; ' +
-        'outputs probabilities: float32[batch, 10]; loaded in N ms',
+      'Serving "digits" is ready: model on cpu, natively, 2 runs at a time; inputs image: ' +
+        'float32[batch, 784]; outputs probabilities: float32[batch, 10]; loaded in N ms',
       'Serving "file" is ready: file, 1 thread; loaded in N ms',
+      'Serving "foreign" is ready: model on cpu, 1 thread, since native sessions have no option ' +
+        'enableGraphCapture; inputs x: float32[n, 3]; outputs y: float32[n, 2]; loaded in N ms',
       'Serving "linear" is ready: model on cpu, 1 process; inputs x: float32[n, 3]; ' +
         'outputs y: float32[n, 2]; loaded in N ms; warm-up N ms',
+      'Serving "lone" is ready: model on cpu, natively; inputs image: float32[batch, 784]; ' +
+        'outputs probabilities: float32[batch, 10]; loaded in N ms',
       'Serving "masked" is ready: function, 1 partition; inputs ids: int64[?, length], ' +
         'mask: bool[?, ?, 4]; loaded in N ms',
       'Serving "own" is ready: model on cpu, in the application\'s own thread; inputs ' +
         'x: float32[n, 3]; outputs y: float32[n, 2]; loaded in N ms',
       'Serving "plain" is ready: function, 3 partitions; loaded in N ms; warm-up N ms',
+      'Serving "threads" is ready: model on cpu, 2 threads; inputs x: float32[n, 3]; ' +
+        'outputs y: float32[n, 2]; loaded in N ms',
       'Serving "upper" is ready: class, 1 partition; loaded in N ms',
     ]);
   });

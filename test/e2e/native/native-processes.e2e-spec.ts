@@ -42,12 +42,19 @@ describe('A process with native sessions', () => {
   });
 
   it('[24.5] without koffi does not start, and says how to get it', async () => {
-    expect(await ended('interrupted.mjs', file, 'without koffi')).toMatchObject({
-      code: 1,
+    expect(await ended('without-koffi.mjs', file, 'native')).toMatchObject({
       stdout: expect.stringContaining(
-        "isolation: 'native' cannot be used: koffi cannot be loaded; install it: npm install koffi",
+        "isolation: 'native' cannot be used, since the package koffi is not installed (npm install koffi)",
       ) as unknown,
     });
+  });
+
+  it('[24.5] without koffi runs models in threads, and the log says why', async () => {
+    const { stdout } = await ended('without-koffi.mjs', file);
+    expect(stdout).toContain(
+      'model on cpu, 2 threads, since the package koffi is not installed (npm install koffi); inputs',
+    );
+    expect(stdout).toContain('512 values');
   });
 
   it('[24.2] with two copies of the package runs models in both', async () => {

@@ -39,7 +39,11 @@ describe('A serving with native sessions', () => {
   it('[24.2] answers calls of any size at the same time as threads do', async () => {
     const options = { batchSize: 8, partitions: 3 };
     const native = await serve({ name: 'a', ...options, model: { file: digits, isolation } });
-    const thread = await serve({ name: 'b', ...options, model: { file: digits } });
+    const thread = await serve({
+      name: 'b',
+      ...options,
+      model: { file: digits, isolation: 'thread' },
+    });
     const calls = Array.from({ length: 300 }, (_, i) => ({ image: imageOf(i + 1, 1 + (i % 11)) }));
 
     const [answers, expected] = await Promise.all(
@@ -232,12 +236,12 @@ describe('A serving with native sessions', () => {
     [
       'another execution provider',
       { session: { executionProviders: ['cuda'] } },
-      "isolation: 'native' runs on the CPU, and the session asks for cuda; use isolation: 'thread'",
+      "isolation: 'native' cannot be used, since native sessions run on the CPU, and the session asks for cuda",
     ],
     [
       'an option of sessions that only threads have',
       { session: { preferredOutputLocation: 'cpu' } },
-      'the option preferredOutputLocation of a session is only for threads and processes',
+      'native sessions have no option preferredOutputLocation; without it, threads run the model',
     ],
     [
       'a file that is no model',

@@ -1,5 +1,6 @@
 import type { Batch } from '../../batch/batch.js';
 import { messageOf, ServingLoadError, ServingUnavailableError } from '../../errors.js';
+import { countOf } from '../../format.js';
 import {
   NotStartedError,
   type Partition,
@@ -233,6 +234,7 @@ export function backoff(first: number, failures: number, random: () => number): 
 
 interface OpenedWorkers {
   readonly partitions: readonly SupervisedPartition[];
+  readonly where: string;
   readonly signature: ModelSignature | undefined;
   readonly providers: readonly (SessionProviders | undefined)[];
 }
@@ -268,6 +270,7 @@ export async function openWorkers(
   });
   return {
     partitions,
+    where: countOf(partitions.length, isolation),
     signature: workers[0]?.loaded.signature,
     providers: workers.map(({ loaded }) => loaded.providers),
   };

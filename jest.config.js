@@ -26,6 +26,8 @@ export default {
     // Neither a thread nor a process can run TypeScript, so the tests start the built scripts of the same source.
     '/entry-script\\.js$': '<rootDir>/test/fixtures/entry-script.ts',
     '^(\\.{1,2}/.*)\\.js$': '$1',
+    // Without koffi, models run in threads.
+    ...(process.env.WITHOUT_KOFFI && { '^koffi$': '<rootDir>/test/fixtures/native/no-koffi.js' }),
   },
   transform: { '^.+\\.ts$': '<rootDir>/test/transform.js' },
   modulePathIgnorePatterns: [

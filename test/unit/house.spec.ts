@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 323,
-  'thousand characters of code in lib': 1390.1,
+  'thousand characters of code in lib': 1390.9,
   'files of the core, its features and its Nest module': 134,
   'thousand characters of code in the core': 431,
-  'thousand characters of code in the core, its features and its Nest module': 628.6,
+  'thousand characters of code in the core, its features and its Nest module': 628.9,
   'thousand words of comments': 44.4,
   'names of the doors that are not public': 127,
   'names of the doors that only one extension imports': 91,

@@ -388,8 +388,9 @@ export function nativeRuntime(): Promise<NativeRuntime> {
 async function loadRuntime(): Promise<NativeRuntime> {
   let koffi: Koffi;
   try {
-    const name = 'koffi';
-    koffi = ((await import(/* webpackIgnore: true */ name)) as { readonly default: Koffi }).default;
+    // Not part of application bundles.
+    const module: unknown = await import(/* webpackIgnore: true */ 'koffi');
+    koffi = (module as { readonly default: Koffi }).default;
   } catch (cause) {
     const isMissing = String((cause as { code?: unknown }).code).endsWith('MODULE_NOT_FOUND');
     throw new Error(

@@ -49,7 +49,7 @@ export class Starter {
     await writeFile(join(starter.path, 'yarn.lock'), '');
     const packed = `nestjs-serving@file:${await packInto(parent)}`;
     const peers = ['@nestjs/common', '@nestjs/core', 'reflect-metadata', 'rxjs'];
-    await starter.yarn('add', packed, 'onnxruntime-node', ...peers);
+    await starter.yarn('add', packed, 'onnxruntime-node', 'koffi', ...peers);
     return starter;
   }
 
@@ -98,7 +98,7 @@ export class Starter {
     });
     // Nest writes the line before it listens.
     await waitForPort(port);
-    return new Running(child, port);
+    return new Running(child, port, output);
   }
 
   async end(): Promise<void> {
@@ -111,6 +111,8 @@ export class Running {
   constructor(
     private readonly child: ChildProcess,
     private readonly port: number,
+    /** What it logged until it listened. */
+    readonly log: string,
   ) {}
 
   /** Runs a curl command of the README, and returns status and body. */

@@ -15,6 +15,7 @@ const [curl] = blocksOf('README.md', 'sh', 'curl -s localhost:3000/digits') as [
 async function tryOut(starter: Starter, main: string, cwd?: string): Promise<void> {
   const running = await starter.start(main, cwd);
   try {
+    expect(running.log).toContain('model on cpu, natively');
     const [reply] = blocksOf('README.md', 'json', '"digit"') as [string];
     const { digit, confidence } = JSON.parse(reply) as { digit: number; confidence: number };
     await expect(running.curl(curl)).resolves.toEqual({
@@ -111,12 +112,13 @@ async function compileExports(starter: Starter, typescript: string): Promise<voi
   expect(declared).not.toContain('node_modules');
 }
 
-/** A folder with the model and onnxruntime-node, as small as the manual makes it. */
+/** A folder with the model and the native packages, as small as the manual makes it. */
 async function folderForBundles(starter: Starter): Promise<string> {
   const bundled = join(starter.path, '../bundled');
   await mkdir(join(bundled, 'node_modules'), { recursive: true });
   await cp(join(starter.path, 'digits.onnx'), join(bundled, 'digits.onnx'));
-  for (const name of ['onnxruntime-node', 'onnxruntime-common']) {
+  const native = `@koromix/koffi-${process.platform}-${process.arch}`;
+  for (const name of ['onnxruntime-node', 'onnxruntime-common', 'koffi', native]) {
     const target = join(bundled, 'node_modules', name);
     await cp(join(starter.path, 'node_modules', name), target, { recursive: true });
   }
@@ -188,7 +190,7 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
     await tryOut(starter, 'dist/main.js');
   });
 
-  it('runs bundled whole by webpack and by esbuild, beside onnxruntime-node alone', async () => {
+  it('runs bundled whole by webpack and by esbuild, beside native packages alone', async () => {
     const bundled = await folderForBundles(starter);
     await starter.copy('bundlers/webpack.config.js', 'webpack.config.js');
     await starter.run('npx', 'nest', 'build', '--webpack');
@@ -234,7 +236,7 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
     await tryOut(starter, 'dist/main.js');
   });
 
-  it('[N14] runs bundled whole by esbuild as ES modules, beside onnxruntime-node alone', async () => {
+  it('[N14] runs bundled whole by esbuild as ES modules, beside native packages alone', async () => {
     await starter.run('npm', 'run', 'build');
     const bundled = await folderForBundles(starter);
     await bundleByEsbuild(starter, bundled, '--format=esm');
@@ -251,12 +253,12 @@ describeUnless(missing, "An application installed by Yarn with Plug'n'Play", () 
 
   afterAll(() => starter.end());
 
-  it('[N13] runs a model given as a file in a thread, a process and its own thread', async () => {
+  it('[N13] runs a model given as a file natively, in a thread, a process and its own thread', async () => {
     await starter.copy('../../../sample/01-digits/model/digits.onnx', 'digits.onnx');
     await starter.copy('app/plug-n-play.mjs', 'main.mjs');
 
     const printed = await starter.yarn('node', 'main.mjs');
 
-    expect(printed).toContain('{"thread":[1,10],"process":[1,10],"none":[1,10]}');
+    expect(printed).toContain('{"native":[1,10],"thread":[1,10],"process":[1,10],"none":[1,10]}');
   });
 });

@@ -2,7 +2,7 @@ import { createServing, Tensor } from 'nestjs-serving';
 
 const image = new Tensor('float32', new Float32Array(784), [1, 784]);
 const answers = {};
-for (const isolation of ['thread', 'process', 'none']) {
+for (const isolation of ['native', 'thread', 'process', 'none']) {
   const serving = createServing({ name: 'digits', model: { file: 'digits.onnx', isolation } });
   await serving.start();
   const { probabilities } = await serving.batchedRun({ image });

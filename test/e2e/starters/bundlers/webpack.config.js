@@ -18,7 +18,7 @@ module.exports = (options) => ({
     'serving.process': 'nestjs-serving/process',
   },
   output: { ...options.output, filename: '[name].js' },
-  externals: { 'onnxruntime-node': 'commonjs onnxruntime-node' },
+  externals: { 'onnxruntime-node': 'commonjs onnxruntime-node', koffi: 'commonjs koffi' },
   plugins: [
     ...options.plugins,
     new IgnorePlugin({ checkResource: (name) => unused.some((each) => name.startsWith(each)) }),

@@ -18,13 +18,20 @@ interface Start<Given> {
   readonly port: MessagePort;
 }
 
-interface JobThreadOptions<Given> {
+interface JobThreadOptions<Job, Given> {
   readonly script: URL;
   /** Shown by debuggers. */
   readonly name: string;
   readonly given: Given;
   /** Error message if the thread ends during a job. */
   readonly lost: string;
+  /**
+   * A job's share of a message: as many go together as make 1, since a message takes longer than a
+   * small job.
+   *
+   * @default 1
+   */
+  readonly shareOf?: (job: Job) => number;
 }
 
 interface WaitingJob<Job, Result> {
@@ -37,19 +44,25 @@ interface WaitingJob<Job, Result> {
 interface Running {
   readonly worker: Worker;
   readonly port: MessagePort;
+  isWarm: boolean;
 }
 
 /**
- * A thread for work that would hold the event loop. It starts with a job, runs one at a time, and
- * ends after a long pause.
+ * A thread for work that would hold the event loop. It starts with a job, runs one message's jobs
+ * at a time, and ends after a long pause.
  */
 export class JobThread<Job, Result, Given = undefined> {
   private readonly waiting = new Set<WaitingJob<Job, Result>>();
-  private current: WaitingJob<Job, Result> | undefined;
+  private current: readonly WaitingJob<Job, Result>[] = [];
   private running: Running | undefined;
   private idle: NodeJS.Timeout | undefined;
 
-  constructor(private readonly options: JobThreadOptions<Given>) {}
+  constructor(private readonly options: JobThreadOptions<Job, Given>) {}
+
+  /** True once it has done a job, until it ends. */
+  get isWarm(): boolean {
+    return this.running?.isWarm === true;
+  }
 
   /**
    * @param signal drops the job unless it has begun
@@ -73,22 +86,47 @@ export class JobThread<Job, Result, Given = undefined> {
     });
   }
 
+  /** Starts the thread, unless it runs, with a job whose result nobody needs. */
+  warmUp(content: Job): void {
+    if (!this.running) {
+      this.run(content).catch(() => {});
+    }
+  }
+
   private next(): void {
-    const [waiting] = this.waiting;
-    if (this.current || !waiting) {
+    if (this.current.length > 0 || this.waiting.size === 0) {
       return;
     }
-    this.waiting.delete(waiting);
-    this.current = waiting;
+    this.current = this.together();
     clearTimeout(this.idle);
     const { worker, port } = (this.running ??= this.start());
     worker.ref();
-    const { content, moved } = waiting.job;
+    const jobs = this.current.map(({ job }) => job);
+    const contents = jobs.map(({ content }) => content);
     try {
-      port.postMessage(content, [...moved]);
+      port.postMessage(
+        contents,
+        jobs.flatMap(({ moved }) => [...moved]),
+      );
     } catch (cause) {
       this.finish(({ reject }) => reject(cause));
     }
+  }
+
+  /** Takes the jobs of the next message. */
+  private together(): readonly WaitingJob<Job, Result>[] {
+    const { shareOf = () => 1 } = this.options;
+    const taken: WaitingJob<Job, Result>[] = [];
+    let room = 1;
+    for (const waiting of this.waiting) {
+      room -= shareOf(waiting.job.content);
+      if (taken.length > 0 && room < 0) {
+        break;
+      }
+      this.waiting.delete(waiting);
+      taken.push(waiting);
+    }
+    return taken;
   }
 
   private start(): Running {
@@ -108,25 +146,28 @@ export class JobThread<Job, Result, Given = undefined> {
         this.finish(({ reject }) => reject(new ServingUnavailableError(lost, { cause })));
       }
     });
-    port.on('message', (done: Done<Result>) =>
-      this.finish(({ resolve, reject }) =>
-        'error' in done ? reject(fromWire(done.error)) : resolve(done.result),
-      ),
-    );
+    const running = { worker, port, isWarm: false };
+    port.on('message', (all: readonly Done<Result>[]) => {
+      running.isWarm = true;
+      this.finish(({ resolve, reject }, index) => {
+        const done = all[index]!;
+        return 'error' in done ? reject(fromWire(done.error)) : resolve(done.result);
+      });
+    });
     // The thread keeps the process alive only while it has a job.
     port.unref();
-    return { worker, port };
+    return running;
   }
 
-  private finish(answer: (job: WaitingJob<Job, Result>) => void): void {
+  private finish(answer: (job: WaitingJob<Job, Result>, index: number) => void): void {
     const { current, running } = this;
-    this.current = undefined;
-    if (current) {
-      current.stopListening();
-      answer(current);
-    }
+    this.current = [];
+    current.forEach((job, index) => {
+      job.stopListening();
+      answer(job, index);
+    });
     this.next();
-    if (running && !this.current) {
+    if (running && this.current.length === 0) {
       running.worker.unref();
       // An unsent job has set one already.
       clearTimeout(this.idle);
@@ -147,12 +188,17 @@ export async function doJobs<Job, Result>(
 ): Promise<void> {
   const { given, port } = workerData as Start<unknown>;
   const work = await start(given);
-  port.on('message', (job: Job) => {
-    try {
-      const { content: result, moved } = work(job);
-      port.postMessage({ result } satisfies Done<Result>, [...moved]);
-    } catch (cause) {
-      port.postMessage({ error: toWire(cause) } satisfies Done<Result>);
-    }
+  port.on('message', (jobs: readonly Job[]) => {
+    const moved: ArrayBuffer[] = [];
+    const done = jobs.map((job): Done<Result> => {
+      try {
+        const parcel = work(job);
+        moved.push(...parcel.moved);
+        return { result: parcel.content };
+      } catch (cause) {
+        return { error: toWire(cause) };
+      }
+    });
+    port.postMessage(done, moved);
   });
 }

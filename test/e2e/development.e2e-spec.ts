@@ -24,10 +24,13 @@ describe('npm run trace', () => {
       'lib/nest/serving.service.ts',
       expect.stringContaining('ServingService.batchedRun'),
     ]);
-    // The rows cross to the thread of the model after the call has entered the serving.
-    const places = ['serving/local-serving', 'batching/pool', 'worker/worker.partition'].map(
-      (file) => files.indexOf(`lib/core/${file.replace('worker/', 'partitions/worker/')}.ts`),
-    );
+    // The rows reach the session after the call has entered the serving.
+    const passed = [
+      'core/serving/local-serving',
+      'core/batching/pool',
+      'features/onnx/native-engine',
+    ];
+    const places = passed.map((file) => files.indexOf(`lib/${file}.ts`));
     expect(places).not.toContain(-1);
     expect(places).toEqual(places.toSorted((a, b) => a - b));
   });

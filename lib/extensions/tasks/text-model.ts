@@ -293,24 +293,33 @@ function positionsOf(config: Record<string, unknown>): number | undefined {
 type Encoded = Readonly<Record<string, Tensor>> & { readonly input_ids: Tensor };
 
 /** Numbers of each input that a text fills. */
-const FILLERS: Readonly<Record<string, (tokens: Tokens, at: number) => number>> = {
-  input_ids: ({ ids }, at) => ids[at]!,
-  attention_mask: () => 1,
-  token_type_ids: ({ types }, at) => types[at]!,
-  position_ids: (_, at) => at,
+const FILLERS: Readonly<Record<string, (tokens: Tokens) => readonly number[]>> = {
+  input_ids: ({ ids }) => ids,
+  attention_mask: ({ ids }) => ids.map(() => 1),
+  token_type_ids: ({ types }) => types,
+  position_ids: ({ ids }) => ids.map((_, at) => at),
 };
 
 /** Row of the model's inputs. */
 export function rowOf(tokens: Tokens, { inputs }: ServingSignature): Encoded {
   const { length } = tokens.ids;
   const tensors = inputs.map(({ name, type }) => {
-    const fill = FILLERS[name]!;
-    const numbers = Array.from({ length }, (_, at) => fill(tokens, at));
+    const numbers = FILLERS[name]!(tokens);
     const tensor =
       type === 'int32'
         ? new Tensor('int32', Int32Array.from(numbers), [1, length])
-        : new Tensor('int64', BigInt64Array.from(numbers, BigInt), [1, length]);
+        : new Tensor('int64', integersOf(numbers), [1, length]);
     return [name, tensor] as const;
   });
   return Object.fromEntries(tensors) as Encoded;
+}
+
+/** Their low and high halves: numbers that become a BigInt each take ten times as long. */
+function integersOf(numbers: readonly number[]): BigInt64Array {
+  const halves = new Int32Array(2 * numbers.length);
+  numbers.forEach((number, at) => {
+    halves[2 * at] = number;
+    halves[2 * at + 1] = Math.floor(number / 2 ** 32);
+  });
+  return new BigInt64Array(halves.buffer);
 }

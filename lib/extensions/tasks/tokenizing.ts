@@ -18,6 +18,12 @@ import {
  */
 const MOST_HERE = 500;
 
+/** Characters of short texts, in one turn of the event loop, that take about a millisecond. */
+const MOST_IN_TURN = 1500;
+
+/** Characters that the thread tokenizes between two messages. */
+const MOST_TOGETHER = 4000;
+
 /** Structured clones for the thread. */
 export interface ThreadFiles {
   readonly owner: string;
@@ -69,7 +75,8 @@ export async function tokenizing(
       script,
       name: 'serving texts',
       given: ofThread,
-      lost: `${owner}: the thread that tokenizes long texts has ended`,
+      lost: `${owner}: the thread that tokenizes texts has ended`,
+      shareOf: (job) => charactersIn(job) / MOST_TOGETHER,
     });
   return new Tokenizing(here, thread);
 }
@@ -93,8 +100,17 @@ function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
   }
 }
 
-/** Tokenizes short texts immediately, others in a thread. */
+function charactersIn(job: Job): number {
+  return 'messages' in job
+    ? job.messages.reduce((sum, { role, content }) => sum + role.length + content.length, 0)
+    : job.text.length + (('other' in job ? job.other : job.before)?.length ?? 0);
+}
+
+/** Tokenizes short texts immediately, and long ones, or many at the same time, in a thread. */
 export class Tokenizing {
+  /** Characters tokenized here in this turn of the event loop. */
+  private inTurn = 0;
+
   constructor(
     private readonly here: TextTokenizer,
     private readonly thread: JobThread<Job, Tokens, ThreadFiles> | undefined,
@@ -111,29 +127,42 @@ export class Tokenizing {
 
   /** See `TextTokenizer.encode`. */
   encode(call: Call, text: string, before = ''): Tokens | Promise<Tokens> {
-    const characters = text.length + before.length;
-    this.limits.checkCharacters(characters);
-    return characters > MOST_HERE && this.thread
-      ? this.thread.run({ text, before }, call.signal)
-      : this.here.encode(text, before);
+    this.limits.checkCharacters(text.length + before.length);
+    const job = { text, before };
+    return this.threadFor(job)?.run(job, call.signal) ?? this.here.encode(text, before);
   }
 
   encodePair(call: Call, text: string, other: string): Tokens | Promise<Tokens> {
     this.limits.checkCharacters(text.length);
     this.limits.checkCharacters(other.length);
-    return text.length + other.length > MOST_HERE && this.thread
-      ? this.thread.run({ text, other }, call.signal)
-      : this.here.encodePair(text, other);
+    const job = { text, other };
+    return this.threadFor(job)?.run(job, call.signal) ?? this.here.encodePair(text, other);
   }
 
   encodeChat(call: Call, messages: readonly Message[]): Promise<Tokens> {
-    const characters = messages.reduce(
-      (sum, { role, content }) => sum + role.length + content.length,
-      0,
-    );
-    this.limits.checkCharacters(characters);
+    const job = { messages };
+    this.limits.checkCharacters(charactersIn(job));
     // The thread exists: its script is next to the model's, without which nothing starts.
-    return this.thread!.run({ messages }, call.signal);
+    return this.thread!.run(job, call.signal);
+  }
+
+  /** Undefined if the text is to be tokenized here. */
+  private threadFor(job: Job): JobThread<Job, Tokens, ThreadFiles> | undefined {
+    const { thread } = this;
+    const characters = charactersIn(job);
+    if (characters > MOST_HERE) {
+      return thread;
+    }
+    if (this.inTurn === 0) {
+      setImmediate(() => (this.inTurn = 0));
+    }
+    this.inTurn += characters;
+    if (this.inTurn <= MOST_IN_TURN) {
+      return undefined;
+    }
+    // Its start takes longer than these texts.
+    thread?.warmUp({ text: '.' });
+    return thread?.isWarm ? thread : undefined;
   }
 }
 

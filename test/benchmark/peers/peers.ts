@@ -1,5 +1,6 @@
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export const folder = process.env['PEERS_DIR'] ?? join(tmpdir(), 'peers');
@@ -21,6 +22,11 @@ export interface Peer {
   readonly isBare?: boolean;
 }
 
+/** The library of onnxruntime-node. */
+const libraryOfNode = join(
+  dirname(createRequire(import.meta.url).resolve('onnxruntime-node/package.json')),
+  `bin/napi-v6/linux/${process.arch}/libonnxruntime.so.1`,
+);
 const nodeScripts = fileURLToPath(new URL('./node/', import.meta.url));
 const pythonScripts = 'test/benchmark/peers/python';
 const offline = { HF_HUB_OFFLINE: '1' };
@@ -38,7 +44,12 @@ function python(name: string, environment: string, script = `${environment}_serv
 export const peers: readonly Peer[] = [
   node('Nest, no model', 'bare.js', { isBare: true }),
   node('Nest + nestjs-serving', 'serving.js'),
-  node("Nest + nestjs-serving, `isolation: 'none'`", 'serving.js', { env: { ISOLATION: 'none' } }),
+  ...['thread', 'none'].map((isolation) =>
+    node(`Nest + nestjs-serving, \`isolation: '${isolation}'\``, 'serving.js', {
+      env: { ISOLATION: isolation },
+    }),
+  ),
+  node('Nest, a run per request', 'run-per-request.js'),
   node('Nest + a bare thread', 'thread.js'),
   node('Fastify, a run per request', 'fastify.js'),
   node('Fastify + piscina, 2 threads', 'piscina.js'),
@@ -93,5 +104,10 @@ export const embedders: readonly Peer[] = [
       '--log-level=warning',
     ],
     env: { ...offline, INFINITY_ANONYMOUS_USAGE_STATS: '0' },
+  },
+  {
+    name: 'axum + tokenizers + ort (Rust)',
+    command: [join(folder, 'rust-embeddings/release/embeddings-server')],
+    env: { ORT_DYLIB_PATH: libraryOfNode },
   },
 ];

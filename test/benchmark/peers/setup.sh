@@ -44,6 +44,9 @@ embeddings() {
 
   transformers_js
 
+  echo 'rust: axum, tokenizers and ort'
+  cargo build --quiet --release --manifest-path "$here/rust-embeddings/Cargo.toml" --target-dir "$peers/rust-embeddings"
+
   # optimum-onnx does not allow the transformers that sentence-transformers 6 needs.
   environment sentence-transformers $numpy $fastapi torch==2.15.0 transformers==4.57.6 \
     optimum-onnx==0.1.0 'sentence-transformers[onnx]==5.7.0'

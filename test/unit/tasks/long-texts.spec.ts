@@ -22,8 +22,17 @@ const words = 'How do I get my money back for the card? ';
 const long = words.repeat(100);
 const short = words.repeat(12);
 
+interface Started {
+  readonly worker: Worker;
+  readonly isWarm: boolean;
+}
+
+let starting: jest.SpiedFunction<() => Started>;
 const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
+beforeEach(() => {
+  silenceLog();
+  starting = jest.spyOn(JobThread.prototype as unknown as { start(): Started }, 'start');
+});
 afterEach(async () => {
   jest.restoreAllMocks();
   await Promise.all(started.splice(0).map((serving) => serving.close()));
@@ -42,6 +51,11 @@ function tokenizedHere(): () => readonly unknown[] {
   const encode = jest.spyOn(TextTokenizer.prototype, 'encode');
   const encodePair = jest.spyOn(TextTokenizer.prototype, 'encodePair');
   return () => [...encode.mock.calls.map(([text]) => text), ...encodePair.mock.calls.flat()];
+}
+
+/** Threads that a test has started. */
+function threads(): readonly Started[] {
+  return starting.mock.results.map(({ value }) => value as Started);
 }
 
 describe('A text of more than 500 characters', () => {
@@ -101,20 +115,70 @@ describe('A text of more than 500 characters', () => {
 
   it('[FZ2] fails with its thread, and the next one gets a new thread', async () => {
     const serving = await embedder({ tooLong: 'cut' });
-    const starting = jest.spyOn(
-      JobThread.prototype as unknown as { start(): { readonly worker: Worker } },
-      'start',
-    );
     const lost = serving.batchedRun(long);
     const waiting = serving.batchedRun(long);
-    while (starting.mock.results.length === 0) {
+    while (threads().length === 0) {
       await new Promise(setImmediate);
     }
-    await (starting.mock.results[0]!.value as { readonly worker: Worker }).worker.terminate();
+    await threads()[0]!.worker.terminate();
 
     await expect(lost).rejects.toThrow(ServingUnavailableError);
-    await expect(lost).rejects.toThrow('the thread that tokenizes long texts has ended');
+    await expect(lost).rejects.toThrow('the thread that tokenizes texts has ended');
     expect([...(await waiting).vector]).toEqual([...(await serving.batchedRun(short)).vector]);
     expect(starting).toHaveBeenCalledTimes(2);
+  });
+});
+
+describe('Many short texts at the same time', () => {
+  const texts = Array.from(
+    { length: 40 },
+    (_, i) => `How do I get money back for card ${i} of ${i}?`,
+  );
+
+  it('[FZ2] are tokenized in a thread once it has started, except the first of a turn, with the same vectors', async () => {
+    const serving = await embedder();
+    const here = tokenizedHere();
+    const vectorsOf = async (): Promise<readonly Float32Array[]> => {
+      const replies = await Promise.all(texts.map((text) => serving.batchedRun(text)));
+      return replies.map(({ vector }) => vector);
+    };
+
+    const before = await vectorsOf();
+    expect(here()).toEqual(texts);
+    while (!threads().some(({ isWarm }) => isWarm)) {
+      await new Promise(setImmediate);
+    }
+    const after = await vectorsOf();
+
+    const inTurn = here().length - texts.length;
+    expect(inTurn).toBeGreaterThan(20);
+    expect(inTurn).toBeLessThan(40);
+    for (const [index, vector] of after.entries()) {
+      vector.forEach((value, at) => expect(value).toBeCloseTo(before[index]![at]!, 5));
+    }
+  });
+
+  it('[FZ2] fail alone in a thread, with their own errors', async () => {
+    const serving = await embedder();
+    await Promise.all(texts.map((text) => serving.batchedRun(text)));
+    while (!threads().some(({ isWarm }) => isWarm)) {
+      await new Promise(setImmediate);
+    }
+    const given = texts.map((text, index) => (index === 35 ? `${text} [SEP]` : text));
+    const replies = await Promise.allSettled(given.map((text) => serving.batchedRun(text)));
+
+    const failed = replies.flatMap((reply, index) => (reply.status === 'rejected' ? [index] : []));
+    expect(failed).toEqual([35]);
+    expect(replies[35]).toMatchObject({ reason: expect.any(InvalidInputError) as unknown });
+  });
+
+  it('[FZ2] are tokenized here if they come one after the other', async () => {
+    const serving = await embedder();
+    const here = tokenizedHere();
+    for (const text of texts) {
+      await serving.batchedRun(text);
+    }
+    expect(here()).toEqual(texts);
+    expect(threads()).toEqual([]);
   });
 });

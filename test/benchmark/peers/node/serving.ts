@@ -10,12 +10,12 @@ import {
 } from 'nestjs-serving';
 import { file, largest, options, port, type Reply, Row, tensorOf } from './model.js';
 
-const isolation = (process.env['ISOLATION'] ?? 'thread') as 'thread' | 'none';
+const isolation = process.env['ISOLATION'] as 'thread' | 'none' | undefined;
 
 /** All else is as by default: one partition, no window. */
 const predictor = defineServing({
   name: 'predictor',
-  model: { file, session: options, isolation },
+  model: { file, session: options, ...(isolation && { isolation }) },
   preprocess: (row: Row) => ({ batch: tensorOf(row) }),
   postprocess: (outputs: Record<string, Tensor>) => largest(Object.values(outputs)[0]!),
 });

@@ -4,26 +4,28 @@ import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { messageOf } from '../../core/errors.js';
 
-/** Address of an object of the library. */
-export type Pointer = bigint | object;
+/** Address of an object of the library; 0 if there is none. */
+export type Pointer = bigint;
 
 /** What we use of koffi, which need not be installed. */
 interface Koffi {
-  load(path: string): { func(declaration: string): (...args: unknown[]) => Pointer };
+  load(path: string): { func(declaration: string): (...args: unknown[]) => object };
   array(type: string, length: number): unknown;
   /** Without a name, which koffi would refuse a second time. */
   proto(declaration: string): unknown;
   struct(name: string, members: Readonly<Record<string, string>>): unknown;
-  decode(pointer: Pointer, type: unknown, length?: number): unknown;
-  address(pointer: Pointer | ArrayBufferView): bigint;
+  decode(pointer: Pointer | object, type: unknown, length?: number): unknown;
+  address(pointer: object): bigint;
   view(pointer: Pointer, bytes: number): ArrayBuffer;
 }
 
-/** A function of the library, which returns an error's address or null. */
+/** Address of an error, 0 for success, or undefined from a function that returns nothing. */
+type Status = number | bigint | undefined;
+
 interface Native {
-  (...args: unknown[]): Pointer | null;
+  (...args: unknown[]): Status;
   /** Runs on a thread of libuv's pool. */
-  async(...args: [...unknown[], (error: Error | null, status: Pointer | null) => void]): void;
+  async(...args: [...unknown[], (error: Error | null, status: Status) => void]): void;
 }
 
 /**
@@ -34,15 +36,15 @@ const API_VERSION = 18;
 
 /** Each function's place in the table, and its parameters. */
 const FUNCTIONS = {
-  GetErrorMessage: [2, 'void *status'],
-  CreateEnv: [3, 'int level, const char *name, _Out_ void **env'],
+  GetErrorMessage: [2, 'uintptr_t status'],
+  CreateEnv: [3, 'int level, const char *name, void *env'],
   CreateSession: [7, 'void *env, void *path, void *options, void *out'],
   CreateSessionFromArray: [8, 'void *env, void *bytes, size_t length, void *options, void *out'],
   Run: [
     9,
     'void *session, void *options, void *names, void *inputs, size_t n, void *fetches, size_t m, void *outputs',
   ],
-  CreateSessionOptions: [10, '_Out_ void **options'],
+  CreateSessionOptions: [10, 'void *options'],
   SetOptimizedModelFilePath: [11, 'void *options, void *path'],
   SetSessionExecutionMode: [13, 'void *options, int mode'],
   EnableProfiling: [14, 'void *options, void *prefix'],
@@ -56,40 +58,37 @@ const FUNCTIONS = {
   SetSessionGraphOptimizationLevel: [23, 'void *options, int level'],
   SetIntraOpNumThreads: [24, 'void *options, int threads'],
   SetInterOpNumThreads: [25, 'void *options, int threads'],
-  SessionGetInputCount: [30, 'void *session, _Out_ size_t *count'],
-  SessionGetOutputCount: [31, 'void *session, _Out_ size_t *count'],
-  SessionGetInputTypeInfo: [33, 'void *session, size_t index, _Out_ void **info'],
-  SessionGetOutputTypeInfo: [34, 'void *session, size_t index, _Out_ void **info'],
-  SessionGetInputName: [36, 'void *session, size_t index, void *allocator, _Out_ void **name'],
-  SessionGetOutputName: [37, 'void *session, size_t index, void *allocator, _Out_ void **name'],
-  CreateRunOptions: [39, '_Out_ void **options'],
+  SessionGetInputCount: [30, 'void *session, void *count'],
+  SessionGetOutputCount: [31, 'void *session, void *count'],
+  SessionGetInputTypeInfo: [33, 'void *session, size_t index, void *info'],
+  SessionGetOutputTypeInfo: [34, 'void *session, size_t index, void *info'],
+  SessionGetInputName: [36, 'void *session, size_t index, void *allocator, void *name'],
+  SessionGetOutputName: [37, 'void *session, size_t index, void *allocator, void *name'],
+  CreateRunOptions: [39, 'void *options'],
   RunOptionsSetTerminate: [46, 'void *options'],
   RunOptionsUnsetTerminate: [47, 'void *options'],
-  CreateTensorAsOrtValue: [
-    48,
-    'void *allocator, void *shape, size_t rank, int type, _Out_ void **value',
-  ],
+  CreateTensorAsOrtValue: [48, 'void *allocator, void *shape, size_t rank, int type, void *value'],
   CreateTensorWithDataAsOrtValue: [
     49,
-    'void *info, void *data, size_t bytes, void *shape, size_t rank, int type, _Out_ void **value',
+    'void *info, void *data, size_t bytes, void *shape, size_t rank, int type, void *value',
   ],
-  GetTensorMutableData: [51, 'void *value, _Out_ void **data'],
+  GetTensorMutableData: [51, 'void *value, void *data'],
   FillStringTensor: [52, 'void *value, void *texts, size_t count'],
-  GetStringTensorDataLength: [53, 'void *value, _Out_ size_t *bytes'],
+  GetStringTensorDataLength: [53, 'void *value, void *bytes'],
   GetStringTensorContent: [
     54,
     'void *value, void *content, size_t bytes, void *offsets, size_t count',
   ],
-  CastTypeInfoToTensorInfo: [55, 'void *info, _Out_ void **tensor'],
-  GetTensorElementType: [60, 'void *tensor, _Out_ int *type'],
-  GetDimensionsCount: [61, 'void *tensor, _Out_ size_t *count'],
+  CastTypeInfoToTensorInfo: [55, 'void *info, void *tensor'],
+  GetTensorElementType: [60, 'void *tensor, void *type'],
+  GetDimensionsCount: [61, 'void *tensor, void *count'],
   GetDimensions: [62, 'void *tensor, void *dimensions, size_t count'],
   GetSymbolicDimensions: [63, 'void *tensor, void *names, size_t count'],
-  GetTensorTypeAndShape: [65, 'void *value, _Out_ void **tensor'],
-  CreateCpuMemoryInfo: [69, 'int allocator, int memory, _Out_ void **info'],
+  GetTensorTypeAndShape: [65, 'void *value, void *tensor'],
+  CreateCpuMemoryInfo: [69, 'int allocator, int memory, void *info'],
   AllocatorFree: [76, 'void *allocator, void *memory'],
-  GetAllocatorWithDefaultOptions: [78, '_Out_ void **allocator'],
-  ReleaseStatus: [93, 'void *status'],
+  GetAllocatorWithDefaultOptions: [78, 'void *allocator'],
+  ReleaseStatus: [93, 'uintptr_t status'],
   ReleaseSession: [95, 'void *session'],
   ReleaseValue: [96, 'void *value'],
   ReleaseRunOptions: [97, 'void *options'],
@@ -106,7 +105,7 @@ function resultOf(name: string): string {
   if (name === 'GetErrorMessage') {
     return 'const char *';
   }
-  return name.startsWith('Release') ? 'void' : 'void *';
+  return name.startsWith('Release') ? 'void' : 'uintptr_t';
 }
 
 /** `OrtLoggingLevel`: warnings, as in onnxruntime-node. */
@@ -122,6 +121,8 @@ export class NativeRuntime {
   /** Describes memory of the application's own. */
   readonly memory: Pointer;
   private readonly functions: Readonly<Record<FunctionName, Native>>;
+  /** A function stores its result here. Not in V8's heap, where a small array would move. */
+  private readonly stored = new BigUint64Array(new ArrayBuffer(8));
   /** Runs on libuv's pool. */
   private runs = 0;
   private readonly threads: RunThreads;
@@ -135,14 +136,14 @@ export class NativeRuntime {
     const base = koffi.decode(
       this.library.func('void *OrtGetApiBase()')(),
       koffi.array('void *', 2),
-    ) as Pointer[];
+    ) as object[];
     const getApi = koffi.decode(base[0]!, koffi.proto('void *(uint32_t version)'));
-    const api = (getApi as (version: number) => Pointer | null)(API_VERSION);
+    const api = (getApi as (version: number) => object | null)(API_VERSION);
     if (api === null) {
       throw new Error(`it is older than version 1.${API_VERSION} of its C API`);
     }
     const last = Math.max(...Object.values(FUNCTIONS).map(([place]) => place));
-    const table = koffi.decode(api, koffi.array('void *', last + 1)) as Pointer[];
+    const table = koffi.decode(api, koffi.array('void *', last + 1)) as object[];
     this.functions = Object.fromEntries(
       Object.entries(FUNCTIONS).map(([name, [place, parameters]]) => [
         name,
@@ -157,7 +158,7 @@ export class NativeRuntime {
       koffi: modulePath('koffi'),
       library: path,
       run: koffi.address(table[place]!),
-      declaration: `void *(${parameters})`,
+      declaration: `uintptr_t (${parameters})`,
     });
   }
 
@@ -174,7 +175,7 @@ export class NativeRuntime {
     return new Promise((resolve, reject) => {
       // koffi keeps the callback, and so the arguments, from garbage collection.
       const held = [...args];
-      this.functions[name].async(...args, (error: Error | null, status: Pointer | null) => {
+      this.functions[name].async(...args, (error: Error | null, status: Status) => {
         held.length = 0;
         try {
           if (error) {
@@ -195,7 +196,7 @@ export class NativeRuntime {
    */
   async run(...args: readonly (Pointer | number | BigUint64Array)[]): Promise<void> {
     if (this.runs >= POOL - 1) {
-      const addresses = args.map((arg) => (typeof arg === 'number' ? arg : this.address(arg)));
+      const addresses = args.map((arg) => (typeof arg === 'object' ? this.address(arg) : arg));
       const terminate = (): void => this.call('RunOptionsSetTerminate', args[1]);
       this.check(await this.threads.run(addresses, args, terminate));
       return;
@@ -210,20 +211,19 @@ export class NativeRuntime {
 
   /** Returns the address that the function stores at its last parameter. */
   made(name: FunctionName, ...args: unknown[]): Pointer {
-    return this.stored(name, args) as Pointer;
-  }
-
-  /** Returns the address that the function stores at its last parameter, if any. */
-  found(name: FunctionName, ...args: unknown[]): Pointer | null {
-    return this.stored(name, args) as Pointer | null;
+    const { stored } = this;
+    // A smaller number than an address fills only its first bytes.
+    stored[0] = 0n;
+    this.call(name, ...args, stored);
+    return stored[0]!;
   }
 
   /** Returns the number that the function stores at its last parameter. */
   number(name: FunctionName, ...args: unknown[]): number {
-    return Number(this.stored(name, args));
+    return Number(this.made(name, ...args));
   }
 
-  address(of: Pointer | ArrayBufferView): bigint {
+  address(of: ArrayBufferView): Pointer {
     return this.koffi.address(of);
   }
 
@@ -237,15 +237,8 @@ export class NativeRuntime {
     return this.koffi.view(pointer, bytes);
   }
 
-  private stored(name: FunctionName, args: readonly unknown[]): unknown {
-    const out: [unknown] = [null];
-    this.call(name, ...args, out);
-    return out[0];
-  }
-
-  /** @param status undefined from a function that returns nothing */
-  private check(status: Pointer | null | undefined): void {
-    if (status !== null && status !== undefined) {
+  private check(status: Status): void {
+    if (status) {
       const message = this.functions.GetErrorMessage(status) as unknown as string;
       this.functions.ReleaseStatus(status);
       throw new Error(message);
@@ -284,7 +277,7 @@ const SCRIPT = `
     const status = run(...args);
     Atomics.store(workerData.state, 0, 0);
     Atomics.notify(workerData.state, 0);
-    parentPort.postMessage(status === null ? null : koffi.address(status));
+    parentPort.postMessage(status);
   });
 `;
 
@@ -304,10 +297,10 @@ class RunThreads {
     args: readonly (bigint | number)[],
     memory: unknown,
     terminate: () => void,
-  ): Promise<bigint | null> {
+  ): Promise<Status> {
     const thread = this.idle.pop() ?? new RunThread(this.site);
     this.running.set(thread, terminate);
-    let status: bigint | null;
+    let status: Status;
     try {
       status = await thread.run(args, memory);
     } finally {
@@ -339,7 +332,7 @@ class RunThread {
   }
 
   /** Keeps the process alive meanwhile. */
-  run(args: readonly (bigint | number)[], memory: unknown): Promise<bigint | null> {
+  run(args: readonly (bigint | number)[], memory: unknown): Promise<Status> {
     const { worker } = this;
     clearTimeout(this.timer);
     Atomics.store(this.state, 0, 1);
@@ -347,7 +340,7 @@ class RunThread {
     const held = [memory];
     return new Promise((resolve, reject) => {
       worker.once('error', reject);
-      worker.once('message', (status: bigint | null) => {
+      worker.once('message', (status: Status) => {
         held.length = 0;
         worker.removeListener('error', reject);
         worker.unref();

@@ -32,6 +32,9 @@ const TYPES = [
 
 const NUMBERS = new Map<Tensor.Type, number>(TYPES.map((type, index) => [type, index + 1]));
 
+/** Hooks may ask for any of a model's outputs. */
+const MOST_LISTS = 64;
+
 /**
  * A session of the C API. Any number of runs may be under way at the same time, each on a thread of
  * libuv's pool.
@@ -40,6 +43,8 @@ export class NativeSession {
   readonly inputMetadata: readonly Metadata[];
   readonly outputMetadata: readonly Metadata[];
   private readonly names: ReadonlyMap<string, Uint8Array>;
+  /** Addresses of the names that runs pass, by all of them. */
+  private readonly lists = new Map<string, BigUint64Array>();
   private readonly shapes: ReadonlyMap<string, Port>;
   /** False once an output had another shape than the file says. */
   private areShapesTrue = true;
@@ -149,24 +154,37 @@ export class NativeSession {
   }
 
   private namesOf(names: readonly string[]): BigUint64Array {
-    return pointers(names.map((name) => this.runtime.address(this.names.get(name)!)));
+    const all = names.join('\0');
+    let list = this.lists.get(all);
+    if (!list) {
+      list = pointers(names.map((name) => this.runtime.address(this.names.get(name)!)));
+      if (this.lists.size < MOST_LISTS) {
+        this.lists.set(all, list);
+      }
+    }
+    return list;
   }
 }
 
 /** Ends a run that is under way. */
 export class NativeRunOptions {
   readonly pointer: Pointer;
+  private isTerminated = false;
 
   constructor(private readonly runtime: NativeRuntime) {
     this.pointer = runtime.made('CreateRunOptions');
   }
 
   terminate(): void {
+    this.isTerminated = true;
     this.runtime.call('RunOptionsSetTerminate', this.pointer);
   }
 
   renew(): void {
-    this.runtime.call('RunOptionsUnsetTerminate', this.pointer);
+    if (this.isTerminated) {
+      this.isTerminated = false;
+      this.runtime.call('RunOptionsUnsetTerminate', this.pointer);
+    }
   }
 
   release(): void {
@@ -182,17 +200,15 @@ class Values {
 
   constructor(private readonly runtime: NativeRuntime) {}
 
-  /** Returns the value's address. */
-  add(tensor: Tensor, memoryOf = bytesOf): bigint {
+  add(tensor: Tensor, memoryOf = bytesOf): Pointer {
     const value = this.valueOf(tensor, memoryOf);
     this.all.push(value);
-    return this.runtime.address(value);
+    return value;
   }
 
   private valueOf({ type, dims, data }: Tensor, memoryOf: typeof bytesOf): Pointer {
     const { runtime } = this;
-    const shape = new BigInt64Array(new ArrayBuffer(Math.max(8, 8 * dims.length)));
-    dims.forEach((dim, axis) => (shape[axis] = BigInt(dim)));
+    const shape = shapeOf(dims);
     const number = NUMBERS.get(type);
     if (number === undefined) {
       throw new Error(`tensors of ${type} cannot be passed to the library`);
@@ -224,7 +240,7 @@ class Values {
   }
 
   /** Copies an output. */
-  read(output: bigint): Tensor {
+  read(output: Pointer): Tensor {
     const { runtime } = this;
     const info = runtime.made('GetTensorTypeAndShape', output);
     try {
@@ -251,7 +267,7 @@ class Values {
   }
 }
 
-function textsIn(runtime: NativeRuntime, value: bigint, size: number): string[] {
+function textsIn(runtime: NativeRuntime, value: Pointer, size: number): string[] {
   const bytes = runtime.number('GetStringTensorDataLength', value);
   const content = Buffer.alloc(Math.max(1, bytes));
   const offsets = new BigUint64Array(new ArrayBuffer(8 * (size + 1)));
@@ -274,8 +290,8 @@ function metadataOf(
     runtime.call('AllocatorFree', runtime.allocator, pointer);
     const info = runtime.made(`SessionGet${side}TypeInfo`, session, index);
     try {
-      const tensor = runtime.found('CastTypeInfoToTensorInfo', info);
-      return tensor === null
+      const tensor = runtime.made('CastTypeInfoToTensorInfo', info);
+      return tensor === 0n
         ? { name, isTensor: false as const }
         : { name, isTensor: true as const, ...shapeInfo(runtime, tensor) };
     } finally {
@@ -307,8 +323,22 @@ function tensorInfo(runtime: NativeRuntime, info: Pointer): { type: Tensor.Type;
   return { type, dims: Array.from(dims.slice(0, count), Number) };
 }
 
+/** Most axes of most tensors. */
+const AXES = 8;
+
+/** For one call of the library at a time, which copies it. */
+const anyShape = new BigInt64Array(new ArrayBuffer(8 * AXES));
+
+function shapeOf(dims: readonly number[]): BigInt64Array {
+  const list = dims.length > AXES ? new BigInt64Array(new ArrayBuffer(8 * dims.length)) : anyShape;
+  for (let axis = 0; axis < dims.length; axis++) {
+    list[axis] = BigInt(dims[axis]!);
+  }
+  return list;
+}
+
 /** Outside V8's heap, where a small array would move. */
-function pointers(addresses: readonly bigint[]): BigUint64Array {
+function pointers(addresses: readonly Pointer[]): BigUint64Array {
   const list = new BigUint64Array(new ArrayBuffer(Math.max(8, 8 * addresses.length)));
   list.set(addresses);
   return list;

@@ -85,8 +85,9 @@ function checkHash(
 async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
   const bytes = new Uint8Array(new SharedArrayBuffer(model.byteLength));
   bytes.set(model);
-  const { isDynamicallyQuantised } = scanOf(bytes);
-  return { name: `of ${model.byteLength} bytes`, files: new Map(), isDynamicallyQuantised, bytes };
+  const { isDynamicallyQuantised, hasLoops } = scanOf(bytes);
+  const facts = { isDynamicallyQuantised, hasLoops };
+  return { name: `of ${model.byteLength} bytes`, files: new Map(), ...facts, bytes };
 }
 
 interface SharedFile {
@@ -149,16 +150,17 @@ async function readFile(
       scan.add(piece);
       bytes?.set(piece, at);
     });
-    const { externalFiles, isCompiled, isDynamicallyQuantised } = scan.end();
+    const { externalFiles, isCompiled, isDynamicallyQuantised, hasLoops } = scan.end();
+    const facts = { isDynamicallyQuantised, hasLoops };
     if (isCompiled || externalFiles.size > 0) {
       const others = [...externalFiles].map((other) => resolve(dirname(path), other));
       const paths = [path, ...others];
       const lasting = await lastingStampOf(paths);
       const files = await digestsOf(paths);
       await copy?.close();
-      return { files, stamp: lasting, isDynamicallyQuantised };
+      return { files, stamp: lasting, ...facts };
     }
-    const content = { files: new Map([[path, digest]]), stamp, isDynamicallyQuantised };
+    const content = { files: new Map([[path, digest]]), stamp, ...facts };
     return copy
       ? { ...content, copy: until(unused, copy) }
       : { ...content, ...(bytes && { bytes }) };
@@ -251,6 +253,9 @@ const COMPILED = 'EPContext';
 
 const QUANTISES = 'DynamicQuantizeLinear';
 
+/** Operators that repeat a part of the graph. Other texts may have these words, too. */
+const LOOPS = ['Loop', 'Scan'];
+
 /** Overlap of pieces in bytes, for the longest possible path. */
 const LONGEST = 8192;
 
@@ -258,6 +263,7 @@ class ModelScan {
   readonly externalFiles = new Set<string>();
   isCompiled = false;
   isDynamicallyQuantised = false;
+  hasLoops = false;
   /** The last piece's end, since a match may span two, and the new piece. */
   private readonly window = Buffer.allocUnsafe(LONGEST + PIECE);
   private length = 0;
@@ -279,6 +285,7 @@ class ModelScan {
     locationsIn(bytes, end).forEach((file) => this.externalFiles.add(file));
     this.isCompiled ||= bytes.includes(COMPILED);
     this.isDynamicallyQuantised ||= bytes.includes(QUANTISES);
+    this.hasLoops ||= LOOPS.some((operator) => bytes.includes(operator));
     bytes.copyWithin(0, end);
     this.length -= end;
   }

@@ -87,7 +87,7 @@ async function openPartition(task: OnnxTask, hash: string): Promise<NativePartit
     release,
   };
   const model = await modelOf(own, { inUse: 'cpu', missing: [] }, task);
-  return new NativePartition(model, options);
+  return new NativePartition(model, options, new ShortRuns(isBounded(model, task)));
 }
 
 const sharedSessions = new Map<string, SharedSession>();
@@ -151,6 +151,7 @@ class NativePartition extends ModelPartition {
   constructor(
     override readonly model: OnnxModel,
     private readonly options: NativeRunOptions,
+    private readonly short: ShortRuns,
   ) {
     super(model);
   }
@@ -162,12 +163,16 @@ class NativePartition extends ModelPartition {
   ): Promise<PartitionResult> {
     const feeds = this.feedsOf(batch.gather(this.spare.memoryOf));
     await this.turn();
-    const watch = new LongRun(listener, batch.size, this.terminate);
+    const { size } = batch;
+    const isShort = this.short.has(size);
+    const watch = isShort ? undefined : new LongRun(listener, size, this.terminate);
+    const begin = performance.now();
     try {
-      this.options.renew();
+      this.options.renew(isShort);
       return await this.runFeeds(feeds, info, listener);
     } finally {
-      watch.end();
+      this.short.learn(size, performance.now() - begin, isShort);
+      watch?.end();
       this.spare.keep(spareOf(feeds));
       this.endTurn();
     }
@@ -203,6 +208,81 @@ class NativePartition extends ModelPartition {
     const next = this.waiting.shift();
     this.isBusy = next !== undefined;
     next?.begin();
+  }
+}
+
+/** True if the time of a run depends on the number of rows alone. */
+function isBounded({ loaded }: OnnxModel, { model }: OnnxTask): boolean {
+  const { inputs, states } = loaded.signature;
+  const all = [...inputs, ...states.map(({ input }) => input)];
+  return (
+    !model.hasLoops &&
+    all.every(
+      ({ type, shape, batchAxis }) =>
+        type !== 'string' &&
+        shape.every((size, axis) => axis === batchAxis || typeof size === 'number'),
+    )
+  );
+}
+
+/** Milliseconds: about the way to libuv's pool and back. */
+const SHORT = 0.05;
+
+/** Milliseconds, with the way to the pool and back, of a run that may be short. */
+const PERHAPS = 0.2;
+
+/** Runs in a row that may be short before we try one. The number doubles with each try. */
+const TRIES = { first: 16, growth: 2 };
+
+/** Slow runs in a row: a single one may be a pause of the machine. */
+const SLOW_RUNS = 3;
+
+interface RunsOfSize {
+  isShort: boolean;
+  perhaps: number;
+  needed: number;
+  slow: number;
+}
+
+/**
+ * Finds out which runs take less time than the way to libuv's pool and back. These hold the event
+ * loop for a shorter time than that way does, so they run in the application's own thread.
+ */
+export class ShortRuns {
+  /** By the rows' binary logarithm, rounded up. */
+  private readonly sizes: RunsOfSize[] = [];
+
+  /** @param isBounded false for a model that might run for long at any time */
+  constructor(private readonly isBounded: boolean) {}
+
+  /** True also for a try. */
+  has(rows: number): boolean {
+    const runs = this.of(rows);
+    if (!runs.isShort && this.isBounded && runs.perhaps >= runs.needed) {
+      runs.needed *= TRIES.growth;
+      runs.perhaps = 0;
+      return true;
+    }
+    return runs.isShort;
+  }
+
+  /**
+   * @param time in milliseconds, with the way to the pool and back
+   * @param wasHere true without that way
+   */
+  learn(rows: number, time: number, wasHere: boolean): void {
+    const runs = this.of(rows);
+    if (!wasHere) {
+      runs.perhaps = time < PERHAPS ? runs.perhaps + 1 : 0;
+      return;
+    }
+    runs.slow = time > SHORT ? runs.slow + 1 : 0;
+    runs.isShort = runs.isShort ? runs.slow < SLOW_RUNS : runs.slow === 0;
+  }
+
+  private of(rows: number): RunsOfSize {
+    const size = Math.ceil(Math.log2(rows));
+    return (this.sizes[size] ??= { isShort: false, perhaps: 0, needed: TRIES.first, slow: 0 });
   }
 }
 

@@ -107,7 +107,7 @@ export class NativeSession {
     try {
       const given = pointers(inputs.map(([, tensor]) => values.add(tensor, ownMemory)));
       const made = pointers(outputs.map((tensor) => (tensor ? values.add(tensor) : 0n)));
-      await runtime.run(
+      const run = [
         this.session,
         options.pointer,
         this.namesOf(inputs.map(([name]) => name)),
@@ -116,7 +116,12 @@ export class NativeSession {
         this.namesOf(fetches),
         fetches.length,
         made,
-      );
+      ];
+      if (options.isShort) {
+        runtime.call('Run', ...run);
+      } else {
+        await runtime.run(...run);
+      }
       outputs.forEach((tensor, index) => tensor ?? values.all.push(made[index]!));
       const results = outputs.map((tensor, index) => tensor ?? values.read(made[index]!));
       return Object.fromEntries(fetches.map((name, index) => [name, results[index]!]));
@@ -169,6 +174,8 @@ export class NativeSession {
 /** Ends a run that is under way. */
 export class NativeRunOptions {
   readonly pointer: Pointer;
+  /** True if the next run is to take place in this thread. */
+  isShort = false;
   private isTerminated = false;
 
   constructor(private readonly runtime: NativeRuntime) {
@@ -180,7 +187,8 @@ export class NativeRunOptions {
     this.runtime.call('RunOptionsSetTerminate', this.pointer);
   }
 
-  renew(): void {
+  renew(isShort: boolean): void {
+    this.isShort = isShort;
     if (this.isTerminated) {
       this.isTerminated = false;
       this.runtime.call('RunOptionsUnsetTerminate', this.pointer);

@@ -4,11 +4,13 @@ import {
   createServing,
   RunTimeoutError,
   ServingClosedError,
+  type ServingDefinition,
   ServingLoadError,
   Tensor,
 } from 'nestjs-serving';
 import { textEmbedding } from 'nestjs-serving/tasks';
 import { NativeRuntime } from '../../../lib/features/onnx/native-runtime.js';
+import { ShortRuns } from '../../../lib/features/onnx/native-engine.js';
 import { NativeSession } from '../../../lib/features/onnx/native-session.js';
 import {
   echoModel,
@@ -230,6 +232,62 @@ describe('A serving with native sessions', () => {
     expect(runs).toBeGreaterThan(0);
     expect(runs).toBeLessThan(30);
     expect(replies.map(({ x200 }) => x200.data[511])).toEqual(replies.map((_, i) => i));
+  });
+
+  /** Calls until a run is not on the pool, at most `limit` times; false if all were. */
+  async function runsHere(model: ServingDefinition['model'], limit: number): Promise<boolean> {
+    const serving = await serve({ name: 'short', model });
+    const onPool = jest.spyOn(NativeRuntime.prototype, 'callAsync');
+    const [input] = serving.signature!.inputs;
+    for (let call = 0; call < limit; call++) {
+      const before = onPool.mock.calls.length;
+      await serving.batchedRun({ [input!.name]: floats([1, 2], [call, 1]) });
+      if (onPool.mock.calls.length === before) {
+        jest.restoreAllMocks();
+        return true;
+      }
+    }
+    jest.restoreAllMocks();
+    return false;
+  }
+
+  it('[24.10] Runs that are shorter than the way to the pool take place in the thread of the application', async () => {
+    await expect(runsHere({ file: gainModel(2), isolation }, 100_000)).resolves.toBe(true);
+  });
+
+  it.each([
+    ['rows may have any length', echoModel({ x: value('float32', 'n', 'm') })],
+    ['the graph may repeat a part', echoModel({ Loop: value('float32', 'n', 2) })],
+  ])('[24.10] No run takes place there if %s', async (_, file) => {
+    await expect(runsHere({ file, isolation }, 500)).resolves.toBe(false);
+  });
+
+  it('[24.10] Runs go back to the pool if they get slow, and are tried ever more rarely', () => {
+    const runs = new ShortRuns(true);
+    /** Runs on the pool until the next try. */
+    const untilTry = (): number => {
+      let count = 0;
+      for (; !runs.has(3); count++) {
+        runs.learn(3, 0.1, false);
+      }
+      return count;
+    };
+
+    expect(untilTry()).toBe(16);
+    runs.learn(3, 0.06, true);
+    expect(untilTry()).toBe(32);
+    runs.learn(3, 0.02, true);
+    expect([runs.has(4), runs.has(2), runs.has(5)]).toEqual([true, false, false]);
+    for (const time of [0.06, 0.06, 0.02, 0.06, 0.06]) {
+      runs.learn(4, time, true);
+      expect(runs.has(3)).toBe(true);
+    }
+    runs.learn(3, 9, true);
+    expect(untilTry()).toBe(64);
+    runs.learn(3, 9, true);
+    runs.learn(3, 0.1, false);
+    runs.learn(3, 0.3, false);
+    expect(untilTry()).toBe(128);
   });
 
   it.each([

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 323,
-  'thousand characters of code in lib': 1390.9,
+  'thousand characters of code in lib': 1394.8,
   'files of the core, its features and its Nest module': 134,
   'thousand characters of code in the core': 431,
-  'thousand characters of code in the core, its features and its Nest module': 628.9,
-  'thousand words of comments': 44.4,
+  'thousand characters of code in the core, its features and its Nest module': 630.7,
+  'thousand words of comments': 44.8,
   'names of the doors that are not public': 127,
   'names of the doors that only one extension imports': 91,
   'functions with a name that only forward': 150,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 134.3,
   openai: 44.9,
   opentelemetry: 14.5,
-  tasks: 189,
+  tasks: 190.3,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -106,8 +106,35 @@ function charactersIn(job: Job): number {
     : job.text.length + (('other' in job ? job.other : job.before)?.length ?? 0);
 }
 
-/** Tokenizes short texts immediately, and long ones, or many at the same time, in a thread. */
+/** Share of its time that the event loop works; a thread takes a core from the model. */
+const BUSY = 0.5;
+
+/** Milliseconds from one look at the event loop's work to the next. */
+const BETWEEN_LOOKS = 100;
+
+class LoopLoad {
+  private last = performance.eventLoopUtilization();
+  private lookedAt = performance.now();
+  private share = 0;
+
+  get isHigh(): boolean {
+    const now = performance.now();
+    if (now - this.lookedAt > BETWEEN_LOOKS) {
+      const { last } = this;
+      this.last = performance.eventLoopUtilization();
+      this.share = performance.eventLoopUtilization(this.last, last).utilization;
+      this.lookedAt = now;
+    }
+    return this.share > BUSY;
+  }
+}
+
+/**
+ * Tokenizes short texts immediately. A thread tokenizes long ones, and many at the same time if the
+ * event loop has much other work.
+ */
 export class Tokenizing {
+  private readonly load = new LoopLoad();
   /** Characters tokenized here in this turn of the event loop. */
   private inTurn = 0;
 
@@ -157,7 +184,7 @@ export class Tokenizing {
       setImmediate(() => (this.inTurn = 0));
     }
     this.inTurn += characters;
-    if (this.inTurn <= MOST_IN_TURN) {
+    if (this.inTurn <= MOST_IN_TURN || !this.load.isHigh) {
       return undefined;
     }
     // Its start takes longer than these texts.

@@ -135,7 +135,15 @@ describe('Many short texts at the same time', () => {
     (_, i) => `How do I get money back for card ${i} of ${i}?`,
   );
 
-  it('[FZ2] are tokenized in a thread once it has started, except the first of a turn, with the same vectors', async () => {
+  /** The event loop's share of time, as the next look sees it. */
+  async function loopWorks(utilization: number): Promise<void> {
+    jest
+      .spyOn(performance, 'eventLoopUtilization')
+      .mockReturnValue({ utilization, active: 0, idle: 0 });
+    await new Promise((resolve) => setTimeout(resolve, 110));
+  }
+
+  it('[FZ2] are tokenized in a thread if the event loop is busy, once it has started, except the first of a turn, with the same vectors', async () => {
     const serving = await embedder();
     const here = tokenizedHere();
     const vectorsOf = async (): Promise<readonly Float32Array[]> => {
@@ -143,6 +151,7 @@ describe('Many short texts at the same time', () => {
       return replies.map(({ vector }) => vector);
     };
 
+    await loopWorks(0.9);
     const before = await vectorsOf();
     expect(here()).toEqual(texts);
     while (!threads().some(({ isWarm }) => isWarm)) {
@@ -160,6 +169,7 @@ describe('Many short texts at the same time', () => {
 
   it('[FZ2] fail alone in a thread, with their own errors', async () => {
     const serving = await embedder();
+    await loopWorks(0.9);
     await Promise.all(texts.map((text) => serving.batchedRun(text)));
     while (!threads().some(({ isWarm }) => isWarm)) {
       await new Promise(setImmediate);
@@ -172,8 +182,18 @@ describe('Many short texts at the same time', () => {
     expect(replies[35]).toMatchObject({ reason: expect.any(InvalidInputError) as unknown });
   });
 
+  it('[FZ2] are tokenized here if the event loop has little work', async () => {
+    const serving = await embedder();
+    const here = tokenizedHere();
+    await loopWorks(0.3);
+    await Promise.all(texts.map((text) => serving.batchedRun(text)));
+    expect(here()).toEqual(texts);
+    expect(threads()).toEqual([]);
+  });
+
   it('[FZ2] are tokenized here if they come one after the other', async () => {
     const serving = await embedder();
+    await loopWorks(0.9);
     const here = tokenizedHere();
     for (const text of texts) {
       await serving.batchedRun(text);

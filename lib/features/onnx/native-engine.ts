@@ -87,7 +87,7 @@ async function openPartition(task: OnnxTask, hash: string): Promise<NativePartit
     release,
   };
   const model = await modelOf(own, { inUse: 'cpu', missing: [] }, task);
-  return new NativePartition(model, options, new ShortRuns(isBounded(model, task)));
+  return new NativePartition(model, options, new ShortRuns(hasSteadyTime(model, task)));
 }
 
 const sharedSessions = new Map<string, SharedSession>();
@@ -212,7 +212,7 @@ class NativePartition extends ModelPartition {
 }
 
 /** True if the time of a run depends on the number of rows alone. */
-function isBounded({ loaded }: OnnxModel, { model }: OnnxTask): boolean {
+function hasSteadyTime({ loaded }: OnnxModel, { model }: OnnxTask): boolean {
   const { inputs, states } = loaded.signature;
   const all = [...inputs, ...states.map(({ input }) => input)];
   return (

@@ -215,7 +215,7 @@ export class NativeRuntime {
     // A smaller number than an address fills only its first bytes.
     stored[0] = 0n;
     this.call(name, ...args, stored);
-    return stored[0]!;
+    return stored[0];
   }
 
   /** Returns the number that the function stores at its last parameter. */

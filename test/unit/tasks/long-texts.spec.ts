@@ -58,6 +58,14 @@ function threads(): readonly Started[] {
   return starting.mock.results.map(({ value }) => value as Started);
 }
 
+/** The event loop's share of time, as the next look sees it. */
+async function loopWorks(utilization: number): Promise<void> {
+  jest
+    .spyOn(performance, 'eventLoopUtilization')
+    .mockReturnValue({ utilization, active: 0, idle: 0 });
+  await new Promise((resolve) => setTimeout(resolve, 110));
+}
+
 describe('A text of more than 500 characters', () => {
   it('[FZ2] is tokenized in a thread, and has the vector of its readable part', async () => {
     const serving = await embedder({ tooLong: 'cut' });
@@ -134,14 +142,6 @@ describe('Many short texts at the same time', () => {
     { length: 40 },
     (_, i) => `How do I get money back for card ${i} of ${i}?`,
   );
-
-  /** The event loop's share of time, as the next look sees it. */
-  async function loopWorks(utilization: number): Promise<void> {
-    jest
-      .spyOn(performance, 'eventLoopUtilization')
-      .mockReturnValue({ utilization, active: 0, idle: 0 });
-    await new Promise((resolve) => setTimeout(resolve, 110));
-  }
 
   it('[FZ2] are tokenized in a thread if the event loop is busy, once it has started, except the first of a turn, with the same vectors', async () => {
     const serving = await embedder();

@@ -19,7 +19,9 @@ export {
   warningsOf,
 } from '../core/partitions/model/model-signature.js';
 export { externalFilesIn } from '../features/onnx/model-source.js';
-export { withShortSpin } from '../features/onnx/onnx-session.js';
+export { openForThreads } from '../features/onnx/native-engine.js';
+export type { SessionOfThread } from '../features/onnx/native-session.js';
+export { sessionForThread } from '../features/onnx/onnx-model.js';
 export {
   type AcceptedAxes,
   type Fetching,

@@ -28,7 +28,7 @@ import { onCancel, resolveCallOptions } from './resolved-call-options.js';
 import { eventsOf } from './stream-request.js';
 import { RowCheck, type RowFindings } from './row-check.js';
 import { examplesOf, type WarmedUp, warmUp } from './warm-up.js';
-import type { OpenedEngine } from '../partitions/engine.js';
+import { closeEngine, type OpenedEngine } from '../partitions/engine.js';
 import { axesOf, type ServingSignature } from '../partitions/model/model-signature.js';
 import { type PartitionStatus, statusOf } from '../partitions/partition.js';
 import { Pulls } from '../streaming/pull-ahead.js';
@@ -329,8 +329,7 @@ export class Pipeline implements Closable {
     await caller.preparing.idle();
     await pulls.close(closedError(this.options.name));
     await batcher.close();
-    const partitions = opened.partitions.map((partition) => partition.close());
-    await Promise.all([caller.finishing.idle(), ...partitions]);
+    await Promise.all([caller.finishing.idle(), closeEngine(opened)]);
   }
 
   private recorderOf(

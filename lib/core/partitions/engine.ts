@@ -49,6 +49,13 @@ export interface OpenedEngine {
   readonly contentOf?: () => Promise<string>;
   /** Callers get a batch function's own error, without a BatchFailedError around it. */
   readonly throwsAsIs?: boolean;
+  /** Called when all partitions are closed. */
+  readonly closed?: () => Promise<void>;
+}
+
+export async function closeEngine({ partitions, closed }: OpenedEngine): Promise<void> {
+  await Promise.all(partitions.map((partition) => partition.close()));
+  await closed?.();
 }
 
 /**
@@ -183,20 +190,23 @@ export function fileEngine(
 ): Engine {
   const fetch = typeof prepare === 'function' ? optionsBy(prepare) : onceFor(prepare);
   return async (_kind, options, keys, supervision, end, surroundings) => {
-    const { options: prepared, ...fetched } = await fetch(surroundings);
-    const opened = await openWorkers(
-      options.map((own, partition) => ({
-        partition,
-        keys,
-        options: { ...own, ...prepared },
-        file,
-        continuous,
-      })),
-      isolation,
-      supervision,
-      end,
-    );
-    return { ...opened, fetched, contentOf: () => digestOf(fileURLToPath(file)) };
+    const { options: prepared, share, ...fetched } = await fetch(surroundings);
+    const shared = isolation === 'thread' ? await share?.(options) : undefined;
+    const tasks = options.map((own, partition) => ({
+      partition,
+      keys,
+      options: { ...own, ...prepared, ...shared?.options },
+      file,
+      continuous,
+    }));
+    const closed = async (): Promise<void> => shared?.close();
+    try {
+      const opened = await openWorkers(tasks, isolation, supervision, end);
+      return { ...opened, fetched, contentOf: () => digestOf(fileURLToPath(file)), closed };
+    } catch (error) {
+      await closed();
+      throw error;
+    }
   };
 }
 

@@ -17,7 +17,7 @@ import type { SharingOpener } from '../execution/call-sharing.js';
 import type { StatesOpener } from '../execution/kept-states.js';
 import type { Lanes } from '../execution/lanes.js';
 import type { Engine, OpenedEngine, ServingKind } from '../partitions/engine.js';
-import { modelsLoaded } from '../partitions/engine.js';
+import { closeEngine, modelsLoaded } from '../partitions/engine.js';
 import { type ServingSignature, warningsOf } from '../partitions/model/model-signature.js';
 import { withVariableAxes } from '../partitions/model/variable-axes.js';
 import { Pipeline } from '../execution/pipeline.js';
@@ -175,7 +175,7 @@ export class VersionLoader {
 
   /** The model as its version's facts describe it. */
   private async accepted(opened: OpenedEngine): Promise<OpenedEngine> {
-    const { signature, partitions, fetched } = opened;
+    const { signature, fetched } = opened;
     if (!signature) {
       return opened;
     }
@@ -187,7 +187,7 @@ export class VersionLoader {
       this.checkSame(stated);
       return { ...opened, signature: axes ? withVariableAxes(signature, axes) : signature };
     } catch (error) {
-      await Promise.all(partitions.map((partition) => partition.close()));
+      await closeEngine(opened);
       throw error;
     }
   }

@@ -102,13 +102,16 @@ export default async function ({
 }: {
   options: Readonly<Record<string, unknown>>;
 }): Promise<Generator> {
-  const { generation, ...own } = options as { generation: GeneratorFiles };
+  const { generation, sessions, ...own } = options as {
+    generation: GeneratorFiles;
+    sessions?: readonly [bigint];
+  };
   const { name, tokenizer, tokenizerConfig } = generation;
   const model = await openable(name, generation.model);
   await refuseDynamicQuantisation(name, model);
   const decode = await textDecoder(tokenizer, tokenizerConfig);
   const decoder = new Decoder(
-    await sessionOf(name, model, { ...generation.session, ...own }),
+    await sessionOf(name, model, { ...generation.session, ...own }, sessions?.[0]),
     name,
   );
   const { kind, cache } = await cacheFor(decoder, generation);

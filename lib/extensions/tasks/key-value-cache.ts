@@ -1,5 +1,6 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { ServingLoadError, Tensor } from '../../index.js';
+import type { SessionOfThread } from '../../doors/models.js';
 import { blankOf, storageClasses } from '../../doors/values.js';
 import { free } from './onnx-session.js';
 import { floatsOf } from './outputs.js';
@@ -42,11 +43,12 @@ interface Port {
 /** Decoder whose cache is an input and an output, as `optimum` and onnxruntime-genai export it. */
 export class Decoder {
   readonly ports: readonly Port[];
+  readonly outputs: readonly string[];
   private readonly inputs: ReadonlySet<string>;
 
   /** @throws ServingLoadError without a cache, or with inputs that we can't fill */
   constructor(
-    readonly session: InferenceSession,
+    readonly session: SessionOfThread,
     private readonly name: string,
   ) {
     this.inputs = new Set(session.inputNames);
@@ -72,8 +74,8 @@ export class Decoder {
     if (others.length > 0) {
       throw this.unusable(`nothing fills its input ${others.join(', ')}`);
     }
-    const outputs = ['logits', ...this.ports.map(({ present }) => present)];
-    const missing = outputs.filter((output) => !session.outputNames.includes(output));
+    this.outputs = ['logits', ...this.ports.map(({ present }) => present)];
+    const missing = this.outputs.filter((output) => !session.outputNames.includes(output));
     if (missing.length > 0) {
       throw this.unusable(`it has no output ${missing.join(', ')}`);
     }
@@ -416,7 +418,7 @@ export class GrowingCache implements KeyValueCache<GatheredText> {
     const total = group.tensors[0]!.dims[2]! + count;
     const feeds = decoder.feedsOf(texts, ids, total, (at, length) => at >= total - length);
     decoder.ports.forEach(({ past: name }, i) => (feeds[name] = group.tensors[i]!));
-    const results = await decoder.session.run(feeds, this.runOptions);
+    const results = await decoder.session.run(feeds, decoder.outputs, this.runOptions);
     free(group.tensors);
     group.tensors = decoder.ports.map(({ present }) => results[present] as Tensor);
     texts.forEach((text) => (text.length += count));

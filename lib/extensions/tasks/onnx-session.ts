@@ -1,23 +1,24 @@
 import { MessageChannel } from 'node:worker_threads';
-import type { InferenceSession, Tensor } from 'onnxruntime-common';
-import * as runtime from 'onnxruntime-node';
+import type { Tensor } from 'onnxruntime-common';
 import { type PartitionOptions, ServingLoadError } from '../../index.js';
-import { withShortSpin } from '../../doors/models.js';
+import { sessionForThread, type SessionOfThread } from '../../doors/models.js';
 import { messageOf } from '../../doors/text.js';
 import { isFixed } from '../../doors/values.js';
 
 /**
  * Session in the thread that imports this module.
  *
+ * @param shared address of the session that the application has opened for its threads, if any
  * @throws ServingLoadError for an invalid file
  */
 export async function sessionOf(
   name: string,
   model: string | Uint8Array,
   options: PartitionOptions,
-): Promise<InferenceSession> {
+  shared?: bigint,
+): Promise<SessionOfThread> {
   try {
-    return await runtime.InferenceSession.create(model as string, withShortSpin(options));
+    return await sessionForThread(model, options, shared);
   } catch (cause) {
     throw new ServingLoadError(`Cannot load the model of ${name}: ${messageOf(cause)}`, { cause });
   }

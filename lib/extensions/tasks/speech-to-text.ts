@@ -139,9 +139,13 @@ export function speechToText(
     seconds: maxSeconds,
     waiting: queue.cost === bytesOfSamples ? queue.maxCost : Math.max(USUALLY_WAITING, longest),
   });
-  const session = { intraOpNumThreads: own.threadsOfSteps, ...own.place.session };
   const prepare = own.forSteps(({ name, file, facts }) => {
-    const transcription: TranscriberFiles = { ...facts, name, decoder: file, session };
+    const transcription: TranscriberFiles = {
+      ...facts,
+      name,
+      decoder: file,
+      session: own.sessionOfSteps,
+    };
     return { transcription };
   });
   const definition: ServingDefinition<

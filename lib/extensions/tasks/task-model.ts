@@ -11,7 +11,7 @@ import {
   type ServingOptions,
   type ServingSignature,
 } from '../../index.js';
-import { type AcceptedAxes, type Fetching } from '../../doors/models.js';
+import { type AcceptedAxes, type Fetching, openForThreads } from '../../doors/models.js';
 import { checkOptions, isRecord, type Rule, type Rules } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import {
@@ -19,6 +19,7 @@ import {
   type ModelFiles,
   needConfig,
   onnxFile,
+  openable,
   type OnnxFile,
   placeOfPath,
   type Repository,
@@ -185,13 +186,27 @@ export abstract class ModelOfTask<Input, Output, Facts> {
       const found = await this.fetch(fetching, place);
       const { facts, content } = found;
       const file = await onnxFile(found.file);
-      const models = [file, ...this.otherModels(facts)].map(({ sha256 }) => sha256);
+      const models = [file, ...this.otherModels(facts)];
       return {
         facts,
-        content: [content, ...models].join(' '),
+        content: [content, ...models.map(({ sha256 }) => sha256)].join(' '),
         options: optionsOf({ ...found, file }),
+        share: (partitions) => this.sharedByThreads(found.name, models, partitions),
       };
     });
+  }
+
+  /** Opens the models' sessions once for all threads, unless their options differ. */
+  private async sharedByThreads(
+    name: string,
+    models: readonly OnnxFile[],
+    partitions: readonly PartitionOptions[],
+  ): ReturnType<typeof openForThreads> {
+    if (partitions.some((own) => Object.keys(own).length > 0)) {
+      return undefined;
+    }
+    await Promise.all(models.map((model) => openable(name, model)));
+    return openForThreads(models, { ...this.sessionOfSteps });
   }
 
   protected otherModels(_facts: Facts): readonly OnnxFile[] {
@@ -238,10 +253,11 @@ export abstract class ModelOfTask<Input, Output, Facts> {
   }
 
   /** Leaves a core to the event loop, since steps take theirs all the time. */
-  get threadsOfSteps(): number {
+  get sessionOfSteps(): NonNullable<SessionOptions> {
     const { partitions = 1 } = this.others;
     const count = Array.isArray(partitions) ? partitions.length : Number(partitions);
-    return Math.max(1, Math.floor((availableParallelism() - 1) / count));
+    const intraOpNumThreads = Math.max(1, Math.floor((availableParallelism() - 1) / count));
+    return { intraOpNumThreads, ...this.place.session };
   }
 
   get isolationOfSteps(): 'thread' | 'process' | undefined {

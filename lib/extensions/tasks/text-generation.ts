@@ -226,7 +226,7 @@ export function textGeneration(
       tokenizer,
       tokenizerConfig,
       endTokens,
-      session: { intraOpNumThreads: own.threadsOfSteps, ...own.place.session },
+      session: own.sessionOfSteps,
       places: batchSize,
       context: facts.tokenizer.limits.maxTokens,
       prefill,

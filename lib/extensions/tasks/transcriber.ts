@@ -11,6 +11,7 @@ import {
 import { messageOf } from '../../doors/text.js';
 import { blankOf } from '../../doors/values.js';
 import { LogMel, type MelOptions } from './log-mel.js';
+import type { SessionOfThread } from '../../doors/models.js';
 import { free, sessionOf } from './onnx-session.js';
 import { openable, type OnnxFile } from './repository.js';
 import { floatsOf } from './outputs.js';
@@ -104,12 +105,15 @@ export default async function ({
 }: {
   options: Readonly<Record<string, unknown>>;
 }): Promise<Transcriber> {
-  const { transcription, ...own } = options as { transcription: TranscriberFiles };
+  const { transcription, sessions, ...own } = options as {
+    transcription: TranscriberFiles;
+    sessions?: readonly [decoder: bigint, encoder: bigint];
+  };
   const { name, encoder, decoder, tokenizer, tokenizerConfig, mel, tokens } = transcription;
   const session = { ...transcription.session, ...own };
   const [reader, writer, decode] = await Promise.all([
-    sessionOf(name, await openable(name, encoder), session),
-    sessionOf(name, await openable(name, decoder), session),
+    sessionOf(name, await openable(name, encoder), session, sessions?.[1]),
+    sessionOf(name, await openable(name, decoder), session, sessions?.[0]),
     textDecoder(tokenizer, tokenizerConfig),
   ]);
   checkFeatures(reader, mel, name);
@@ -120,7 +124,7 @@ export default async function ({
 }
 
 /** @throws ServingLoadError if the encoder's spectrograms differ from preprocessor_config.json */
-function checkFeatures(encoder: InferenceSession, mel: MelOptions, name: string): void {
+function checkFeatures(encoder: SessionOfThread, mel: MelOptions, name: string): void {
   const [input] = encoder.inputMetadata;
   const [, bands, frames] = input?.isTensor ? input.shape : [];
   const stated = [mel.bands, mel.window / mel.hop];
@@ -394,8 +398,8 @@ class SpeechModel {
 
   /** @throws ServingLoadError for other models */
   constructor(
-    private readonly encoder: InferenceSession,
-    private readonly decoder: InferenceSession,
+    private readonly encoder: SessionOfThread,
+    private readonly decoder: SessionOfThread,
     name: string,
   ) {
     const pasts = decoder.inputNames.filter((input) => input.startsWith(PAST));

@@ -1,7 +1,12 @@
 import type { Batch } from '../../core/batch/batch.js';
 import { isServingError, messageOf, ServingLoadError } from '../../core/errors.js';
-import type { BatchInfo, BatchListener } from '../../core/partitions/batch-function.js';
+import type {
+  BatchInfo,
+  BatchListener,
+  PartitionOptions,
+} from '../../core/partitions/batch-function.js';
 import { isAwaited } from '../../core/partitions/function.partition.js';
+import type { SharedByThreads } from '../../core/partitions/model/remote-models.js';
 import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
 import { hashOf, sessionOf } from './model-content.js';
@@ -56,7 +61,9 @@ export const onSharedSession: OpenModel = async (tasks) => {
 };
 
 /** Why native sessions cannot run the tasks. */
-async function obstacleFor(tasks: readonly OnnxTask[]): Promise<string | undefined> {
+async function obstacleFor(
+  tasks: readonly Pick<OnnxTask, 'options'>[],
+): Promise<string | undefined> {
   for (const { options } of tasks) {
     const other = providersOf(options).find(({ name }) => name !== 'cpu');
     if (other) {
@@ -72,7 +79,8 @@ async function obstacleFor(tasks: readonly OnnxTask[]): Promise<string | undefin
 
 async function openPartition(task: OnnxTask, hash: string): Promise<NativePartition> {
   const runtime = await nativeRuntime();
-  const shared = await SharedSession.of(task, hash);
+  const open = () => openedFor(task);
+  const shared = await SharedSession.of(hash, task.options, open);
   const options = new NativeRunOptions(runtime);
   const { session } = shared;
   const release = async (): Promise<void> => {
@@ -103,9 +111,13 @@ class SharedSession {
   ) {}
 
   /** @param hash of the model's content */
-  static async of({ model, options }: OnnxTask, hash: string): Promise<SharedSession> {
+  static async of(
+    hash: string,
+    options: PartitionOptions,
+    open: () => Promise<NativeSession>,
+  ): Promise<SharedSession> {
     const id = `${hash} ${JSON.stringify(options)}`;
-    const found = sharedSessions.get(id) ?? new SharedSession(id, openedFor(model, options));
+    const found = sharedSessions.get(id) ?? new SharedSession(id, open());
     sharedSessions.set(id, found);
     found.users++;
     try {
@@ -129,14 +141,47 @@ class SharedSession {
   }
 }
 
-async function openedFor(
-  model: OnnxTask['model'],
-  options: OnnxTask['options'],
-): Promise<NativeSession> {
+async function openedFor({ model, options }: OnnxTask): Promise<NativeSession> {
   const { session } = await sessionOf(model, async (content) => ({
     session: await openNativeSession(content, withShortSpin(options)),
   }));
   return session;
+}
+
+/** A model's file, or its content. */
+interface ModelFile {
+  readonly file: string | Uint8Array;
+  readonly sha256: string;
+}
+
+/**
+ * Opens the files' sessions for threads that run them at the same time, by their addresses in the
+ * option `sessions`, in the files' order.
+ *
+ * @returns undefined where native sessions cannot run them, or cannot open them: the threads' own
+ *   sessions then say why
+ */
+export async function openForThreads(
+  files: readonly ModelFile[],
+  options: PartitionOptions,
+): Promise<SharedByThreads | undefined> {
+  if ((await obstacleFor([{ options }])) !== undefined) {
+    return undefined;
+  }
+  const all: SharedSession[] = [];
+  const close = async (): Promise<void> => {
+    await Promise.all(all.map((shared) => shared.leave()));
+  };
+  try {
+    for (const { file, sha256 } of files) {
+      const open = () => openNativeSession(file, withShortSpin(options));
+      all.push(await SharedSession.of(sha256, options, open));
+    }
+  } catch {
+    await close();
+    return undefined;
+  }
+  return { options: { sessions: all.map(({ session }) => session.address) }, close };
 }
 
 class NativePartition extends ModelPartition {

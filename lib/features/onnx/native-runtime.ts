@@ -65,6 +65,7 @@ const FUNCTIONS = {
   SessionGetInputName: [36, 'void *session, size_t index, void *allocator, void *name'],
   SessionGetOutputName: [37, 'void *session, size_t index, void *allocator, void *name'],
   CreateRunOptions: [39, 'void *options'],
+  RunOptionsSetRunLogSeverityLevel: [41, 'void *options, int level'],
   RunOptionsSetTerminate: [46, 'void *options'],
   RunOptionsUnsetTerminate: [47, 'void *options'],
   CreateTensorAsOrtValue: [48, 'void *allocator, void *shape, size_t rank, int type, void *value'],

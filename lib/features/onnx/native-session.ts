@@ -54,10 +54,10 @@ export class NativeSession {
 
   constructor(
     private readonly runtime: NativeRuntime,
-    private readonly session: Pointer,
+    readonly address: Pointer,
   ) {
-    this.inputMetadata = metadataOf(runtime, session, 'Input');
-    this.outputMetadata = metadataOf(runtime, session, 'Output');
+    this.inputMetadata = metadataOf(runtime, address, 'Input');
+    this.outputMetadata = metadataOf(runtime, address, 'Output');
     const all = [...this.inputMetadata, ...this.outputMetadata];
     this.names = new Map(all.map(({ name }) => [name, textOf(name)]));
     this.shapes = new Map(all.flatMap((port) => (port.isTensor ? [[port.name, port]] : [])));
@@ -66,19 +66,22 @@ export class NativeSession {
   /**
    * The feeds' memory must not change or move until the run has ended.
    *
+   * @param given memory of outputs, which may be that of inputs; the others get their own
    * @throws an Error with the library's message
    */
   async run(
     feeds: Readonly<Record<string, Tensor>>,
     fetches: readonly string[],
     options: NativeRunOptions,
+    given: Readonly<Record<string, Tensor | null>> = {},
   ): Promise<Record<string, Tensor>> {
     const inputs = Object.entries(feeds);
     this.runs++;
     try {
       if (this.areShapesTrue) {
         try {
-          return await this.runInto(this.outputsFor(inputs, fetches), inputs, fetches, options);
+          const outputs = this.outputsFor(inputs, fetches, given);
+          return await this.runInto(outputs, inputs, fetches, options);
         } catch (error) {
           if (!messageOf(error).includes('OrtValue')) {
             throw error;
@@ -86,8 +89,8 @@ export class NativeSession {
           this.areShapesTrue = false;
         }
       }
-      const unknown = fetches.map(() => undefined);
-      return await this.runInto(unknown, inputs, fetches, options);
+      const known = fetches.map((name) => given[name] ?? undefined);
+      return await this.runInto(known, inputs, fetches, options);
     } finally {
       if (--this.runs === 0) {
         this.idle?.();
@@ -108,7 +111,7 @@ export class NativeSession {
       const given = pointers(inputs.map(([, tensor]) => values.add(tensor, ownMemory)));
       const made = pointers(outputs.map((tensor) => (tensor ? values.add(tensor) : 0n)));
       const run = [
-        this.session,
+        this.address,
         options.pointer,
         this.namesOf(inputs.map(([name]) => name)),
         given,
@@ -134,12 +137,17 @@ export class NativeSession {
   private outputsFor(
     inputs: readonly (readonly [string, Tensor])[],
     fetches: readonly string[],
+    given: Readonly<Record<string, Tensor | null>>,
   ): (Tensor | undefined)[] {
     const sizes = new Map<number | string, number>();
     for (const [name, { dims }] of inputs) {
       this.shapes.get(name)?.shape.forEach((axis, index) => sizes.set(axis, dims[index]!));
     }
     return fetches.map((name) => {
+      const own = given[name];
+      if (own) {
+        return own;
+      }
       const { type, shape } = this.shapes.get(name) ?? {};
       if (!type || !shape || type === 'string') {
         return undefined;
@@ -155,7 +163,7 @@ export class NativeSession {
     if (this.runs > 0) {
       await new Promise<void>((resolve) => (this.idle = resolve));
     }
-    this.runtime.call('ReleaseSession', this.session);
+    this.runtime.call('ReleaseSession', this.address);
   }
 
   private namesOf(names: readonly string[]): BigUint64Array {
@@ -178,8 +186,15 @@ export class NativeRunOptions {
   isShort = false;
   private isTerminated = false;
 
-  constructor(private readonly runtime: NativeRuntime) {
+  /** @param severity least severity of what the run logs, from 0 to 4 */
+  constructor(
+    private readonly runtime: NativeRuntime,
+    severity?: number,
+  ) {
     this.pointer = runtime.made('CreateRunOptions');
+    if (severity !== undefined) {
+      runtime.call('RunOptionsSetRunLogSeverityLevel', this.pointer, severity);
+    }
   }
 
   terminate(): void {
@@ -198,6 +213,66 @@ export class NativeRunOptions {
   release(): void {
     this.runtime.call('ReleaseRunOptions', this.pointer);
   }
+}
+
+/** What threads use of a session of onnxruntime-node. */
+export interface SessionOfThread {
+  readonly inputNames: readonly string[];
+  readonly outputNames: readonly string[];
+  readonly inputMetadata: readonly Metadata[];
+  readonly outputMetadata: readonly Metadata[];
+  /** @param fetches names of outputs, or the memory of each, null for memory of its own */
+  run(
+    feeds: Readonly<Record<string, Tensor>>,
+    fetches: readonly string[] | Readonly<Record<string, Tensor | null>>,
+    options?: InferenceSession.RunOptions,
+  ): Promise<Record<string, Tensor>>;
+}
+
+/** A session of the application in another thread, where each run holds the thread. */
+class ThreadSession implements SessionOfThread {
+  readonly inputMetadata: readonly Metadata[];
+  readonly outputMetadata: readonly Metadata[];
+  readonly inputNames: readonly string[];
+  readonly outputNames: readonly string[];
+  private readonly options = new Map<number | undefined, NativeRunOptions>();
+
+  constructor(
+    private readonly runtime: NativeRuntime,
+    private readonly session: NativeSession,
+  ) {
+    this.inputMetadata = session.inputMetadata;
+    this.outputMetadata = session.outputMetadata;
+    this.inputNames = this.inputMetadata.map(({ name }) => name);
+    this.outputNames = this.outputMetadata.map(({ name }) => name);
+  }
+
+  run(
+    feeds: Readonly<Record<string, Tensor>>,
+    fetches: readonly string[] | Readonly<Record<string, Tensor | null>>,
+    { logSeverityLevel }: Pick<InferenceSession.RunOptions, 'logSeverityLevel'> = {},
+  ): Promise<Record<string, Tensor>> {
+    const options = this.optionsFor(logSeverityLevel);
+    return Array.isArray(fetches)
+      ? this.session.run(feeds, fetches as readonly string[], options)
+      : this.session.run(feeds, Object.keys(fetches), options, fetches as Record<string, Tensor>);
+  }
+
+  private optionsFor(severity: number | undefined): NativeRunOptions {
+    let found = this.options.get(severity);
+    if (!found) {
+      found = new NativeRunOptions(this.runtime, severity);
+      found.renew(true);
+      this.options.set(severity, found);
+    }
+    return found;
+  }
+}
+
+/** The session at the address, which the application closes after this thread has ended. */
+export async function sessionAt(address: bigint): Promise<SessionOfThread> {
+  const runtime = await nativeRuntime();
+  return new ThreadSession(runtime, new NativeSession(runtime, address));
 }
 
 /** The values of one run. Native code refers to the memory of tensors that were added. */

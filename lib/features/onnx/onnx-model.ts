@@ -15,7 +15,9 @@ import {
   type ModelSignature,
   signatureOf,
 } from '../../core/partitions/model/model-signature.js';
-import { createSession, providersOf } from './onnx-session.js';
+import { sessionAt, type SessionOfThread } from './native-session.js';
+import { createSession, providersOf, withShortSpin } from './onnx-session.js';
+import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { withVariableAxes } from '../../core/partitions/model/variable-axes.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
 import type { StateRows } from '../../core/partitions/row-states.js';
@@ -77,6 +79,25 @@ export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxMode
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
   );
   return modelOf(session, providers, task, exclusively, onRun);
+}
+
+/**
+ * Session for the thread that calls.
+ *
+ * @param shared address of the application's session for all threads, see `openForThreads`
+ * @throws an Error with the library's message
+ */
+export async function sessionForThread(
+  model: string | Uint8Array,
+  options: PartitionOptions,
+  shared?: bigint,
+): Promise<SessionOfThread> {
+  if (shared !== undefined) {
+    return sessionAt(shared);
+  }
+  const { InferenceSession } = await loadRuntime();
+  const session = await InferenceSession.create(model as string, withShortSpin(options));
+  return session as SessionOfThread;
 }
 
 /** A session of onnxruntime-node, or a native one. */

@@ -1,4 +1,6 @@
 import { execFile } from 'node:child_process';
+import { lookup } from 'node:dns/promises';
+import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { createServing } from 'nestjs-serving';
@@ -14,7 +16,12 @@ import { randomRows } from '../models/random.js';
 
 /** P29: native sessions beside threads: speed, and what more partitions cost. */
 export async function native(plan: Plan): Promise<Measurement[]> {
-  return [...(await speedOf(digits, plan)), ...(await speedOf(mlp, plan)), ...(await costs(plan))];
+  return [
+    ...(await speedOf(digits, plan)),
+    ...(await speedOf(mlp, plan)),
+    await poolBesideRuns(plan),
+    ...(await costs(plan)),
+  ];
 }
 
 async function speedOf(
@@ -65,6 +72,50 @@ const loadOf = (rows: number) => ({
   rows,
   warmup: 2 * batchSize,
 });
+
+/** More partitions than libuv's pool has threads. */
+const PARTITIONS = 6;
+
+/** What else needs libuv's pool, while all partitions run: natively ÷ in threads. */
+async function poolBesideRuns(plan: Plan): Promise<Measurement> {
+  const servings = (['native', 'thread'] as const).map((isolation) =>
+    createServing({
+      name: isolation,
+      batchSize: 1,
+      partitions: PARTITIONS,
+      model: { file: mlp.path, session, isolation },
+    }),
+  );
+  const row = randomRows(1, mlp.rowShape);
+  const beside = (serving: (typeof servings)[number]) => async (): Promise<number> => {
+    const over = new AbortController();
+    const callers = Array.from({ length: 2 * PARTITIONS }, async () => {
+      while (!over.signal.aborted) {
+        await serving.batchedRun(row);
+      }
+    });
+    const latency = await typicalLatency(
+      plan.seconds / 2,
+      () => Promise.all([readFile(digits.path), lookup('localhost')]),
+      0,
+    );
+    over.abort();
+    await Promise.all(callers);
+    return latency;
+  };
+  await Promise.all(servings.map((serving) => serving.start()));
+  const [own, threads] = servings;
+  const sides = await interleave(plan.rounds, { native: beside(own!), thread: beside(threads!) });
+  await Promise.all(servings.map((serving) => serving.close()));
+  return compare({
+    figure: 'P29',
+    title: `p50 of a file and a host name beside ${PARTITIONS} saturated partitions, native beside threads`,
+    aim: { atMost: 1.5 },
+    by: 'ratio',
+    sides,
+    sideUnit: 'ms',
+  });
+}
 
 /** Four partitions ÷ one: the time until they are started, and the memory that they take. */
 async function costs(plan: Plan): Promise<Measurement[]> {

@@ -3,12 +3,18 @@ import { describe, expect, it, jest } from '@jest/globals';
 import {
   createServing,
   RunTimeoutError,
+  type Serving,
   ServingClosedError,
   type ServingDefinition,
   ServingLoadError,
   Tensor,
 } from 'nestjs-serving';
-import { textEmbedding } from 'nestjs-serving/tasks';
+import {
+  type GeneratedText,
+  textEmbedding,
+  textGeneration,
+  type TextToContinue,
+} from 'nestjs-serving/tasks';
 import { NativeRuntime } from '../../../lib/features/onnx/native-runtime.js';
 import { ShortRuns } from '../../../lib/features/onnx/native-engine.js';
 import { NativeSession } from '../../../lib/features/onnx/native-session.js';
@@ -212,6 +218,36 @@ describe('A serving with native sessions', () => {
     for (const [index, { vector }] of vectors[0]!.entries()) {
       vector.forEach((one, i) => expect(one).toBeCloseTo(vectors[1]![index]!.vector[i]!, 4));
     }
+  });
+
+  it('[24.2] The threads of a model that runs step by step share its session, until the last version ends', async () => {
+    const model = { from: 'test/fixtures/tasks/generator', file: 'onnx/model_gqa.onnx' };
+    const release = jest.spyOn(NativeSession.prototype, 'release');
+    const prompts = Array.from({ length: 12 }, (_, i) => ({
+      prompt: `the rows ${'of the sky '.repeat(i % 4)}`,
+      maxTokens: 12,
+      temperature: 0,
+    }));
+    const answersOf = async (serving: Serving<TextToContinue, GeneratedText>) =>
+      (await Promise.all(prompts.map((prompt) => serving.batchedRun(prompt)))).map(
+        ({ tokens }) => tokens,
+      );
+    const options = { name: 'writer', partitions: 2 };
+    const shared = createServing(textGeneration({ ...options, model }));
+    await shared.start();
+    const answers = await answersOf(shared);
+    await shared.reload();
+    expect(await answersOf(shared as never)).toEqual(answers);
+    expect(release).not.toHaveBeenCalled();
+    await shared.close();
+    expect(release).toHaveBeenCalledTimes(1);
+
+    const apart = textGeneration({ ...options, model: { ...model, isolation: 'process' } });
+    const processes = await serve(apart);
+    expect(await answersOf(processes as never)).toEqual(answers);
+    await processes.close();
+    expect(release).toHaveBeenCalledTimes(1);
+    jest.restoreAllMocks();
   });
 
   it('[24.2] More partitions than threads of the pool run at the same time as well', async () => {

@@ -100,8 +100,8 @@ describe('The memory of a tensor', () => {
 
   it.each([
     ['thread', 5],
-    // The library writes outputs into memory that we allocate: for each of ten batches.
-    ['native', 15],
+    // A native run writes outputs into memory that we allocate: for each of ten batches.
+    [undefined, 15],
   ] as const)(
     '[5.4] Large batches (%s) use the memory of earlier ones, and no row changes by that',
     async (isolation, limit) => {

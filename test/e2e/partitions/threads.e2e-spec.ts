@@ -97,7 +97,7 @@ describe('The threads of a serving', () => {
       async () => {
         const session = await sessionOf('short', slowModel(1), { intraOpNumThreads: 2 });
         const x = new Tensor('float32', new Float32Array(64 * 512).fill(1), [64, 512]);
-        return () => session.run({ [session.inputNames[0]!]: x });
+        return () => session.run({ [session.inputNames[0]!]: x }, session.outputNames);
       },
     ],
   ])('[5.9] The threads of %s leave the cores to others between runs', async (_, opened) => {

@@ -78,6 +78,21 @@ export interface RemoteFiles<Facts = unknown> {
 export interface FetchedFiles<Facts = unknown> extends FetchedFacts<Facts> {
   /** Copied to each thread or process. */
   readonly options: PartitionOptions;
+  /**
+   * Opens what all threads share; not called for processes.
+   *
+   * @param partitions their own options
+   */
+  readonly share?: (
+    partitions: readonly PartitionOptions[],
+  ) => Promise<SharedByThreads | undefined>;
+}
+
+export interface SharedByThreads {
+  /** Copied to each thread. */
+  readonly options: PartitionOptions;
+  /** Called once, when the threads have ended. */
+  close(): Promise<void>;
 }
 
 /** A repository of models, such as one of the Hugging Face Hub. */

@@ -41,7 +41,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   cli: 48.3,
   distribution: 223.4,
   'http-tensors': 2.9,
-  hub: 27.1,
+  hub: 27.2,
   'inference-protocol': 134.3,
   openai: 44.9,
   opentelemetry: 14.5,

@@ -1,6 +1,6 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { createReadStream, createWriteStream } from 'node:fs';
-import { mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
+import { createReadStream } from 'node:fs';
+import { type FileHandle, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -150,8 +150,10 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
   const progress = new Progress(name, size, log);
   const hash = createHash('sha256');
   let received = 0;
+  let file: FileHandle | undefined;
   try {
     await makeFolder(dirname(path));
+    file = await open(temporary, 'wx');
     await pipeline(
       Readable.fromWeb(response.body as Parameters<typeof Readable.fromWeb>[0]),
       async function* (chunks: AsyncIterable<Uint8Array>) {
@@ -169,13 +171,14 @@ export async function save(response: Response, options: SaveOptions): Promise<vo
           yield chunk;
         }
       },
-      createWriteStream(temporary, { flags: 'wx', flush: true }),
+      file.createWriteStream({ flush: true }),
       { signal: AbortSignal.any([signal, stalled.signal]) },
     );
     check(hash.digest('hex'), received, options);
     await rename(temporary, path);
   } catch (error) {
-    // A second error would hide the first one.
+    // A second error would hide the first one. The stream may still write.
+    await file?.close().catch(() => undefined);
     await rm(temporary, { force: true }).catch(() => undefined);
     if (!response.bodyUsed) {
       await response.body?.cancel();

@@ -96,8 +96,7 @@ export async function sessionForThread(
     return sessionAt(shared);
   }
   const { InferenceSession } = await loadRuntime();
-  const session = await InferenceSession.create(model as string, withShortSpin(options));
-  return session as SessionOfThread;
+  return InferenceSession.create(model as string, withShortSpin(options));
 }
 
 /** A session of onnxruntime-node, or a native one. */

@@ -5,6 +5,7 @@ import type {
   BatchListener,
   PartitionOptions,
 } from '../../core/partitions/batch-function.js';
+import type { OpenedEngine } from '../../core/partitions/engine.js';
 import { isAwaited } from '../../core/partitions/function.partition.js';
 import type { SharedByThreads } from '../../core/partitions/model/remote-models.js';
 import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
@@ -25,24 +26,25 @@ import { loadError, providersOf, withShortSpin } from './onnx-session.js';
 export const nativelyOrInThreads: OpenModel = async (tasks, ...others) => {
   const obstacle = await obstacleFor(tasks);
   if (obstacle === undefined) {
-    return onSharedSession(tasks, ...others);
+    return openPartitions(tasks);
   }
   const opened = await inWorkers('thread')(tasks, ...others);
   return { ...opened, where: `${opened.where}, since ${obstacle}` };
 };
 
-/**
- * Partitions run at the same time on one session, which all servings of the content share.
- *
- * @throws ServingLoadError that says why native sessions cannot run the model
- */
-export const onSharedSession: OpenModel = async (tasks) => {
+/** @throws ServingLoadError that says why native sessions cannot run the model */
+export const natively: OpenModel = async (tasks) => {
   const obstacle = await obstacleFor(tasks);
   if (obstacle !== undefined) {
     throw new ServingLoadError(
       `isolation: 'native' cannot be used, since ${obstacle}; without it, threads run the model`,
     );
   }
+  return openPartitions(tasks);
+};
+
+/** Partitions run at the same time on one session, which all servings of the content share. */
+async function openPartitions(tasks: readonly OnnxTask[]): Promise<OpenedEngine> {
   const partitions: NativePartition[] = [];
   try {
     const hash = await hashOf(tasks[0]!.model);
@@ -58,7 +60,7 @@ export const onSharedSession: OpenModel = async (tasks) => {
   const { length } = partitions;
   const where = length === 1 ? 'natively' : `natively, ${length} runs at a time`;
   return { partitions, where, signature, providers: partitions.map(() => providers) };
-};
+}
 
 /** Why native sessions cannot run the tasks. */
 async function obstacleFor(

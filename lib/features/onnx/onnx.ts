@@ -4,7 +4,7 @@ import type { ModelIsolation } from '../../core/definition/serving-definition.js
 import { formatValue } from '../../core/format.js';
 import type { Feature } from '../../core/serving/feature.js';
 import { inWorkers, modelEngine, onMainThread, type OpenModel } from './model-engine.js';
-import { nativelyOrInThreads, onSharedSession } from './native-engine.js';
+import { natively, nativelyOrInThreads } from './native-engine.js';
 import { partitionPerDevice, providersOf } from './onnx-session.js';
 
 export const onnx: Feature = {
@@ -41,7 +41,7 @@ function openFor(isolation: ModelIsolation | undefined, blockingLimit: number): 
     case undefined:
       return nativelyOrInThreads;
     case 'native':
-      return onSharedSession;
+      return natively;
     case 'none':
       return onMainThread(blockingLimit);
     default:

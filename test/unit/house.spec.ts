@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 323,
-  'thousand characters of code in lib': 1399.3,
+  'thousand characters of code in lib': 1399.4,
   'files of the core, its features and its Nest module': 134,
   'thousand characters of code in the core': 431.4,
   'thousand characters of code in the core, its features and its Nest module': 634.5,

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 323,
-  'thousand characters of code in lib': 1399.4,
+  'thousand characters of code in lib': 1399.7,
   'files of the core, its features and its Nest module': 134,
-  'thousand characters of code in the core': 431.4,
-  'thousand characters of code in the core, its features and its Nest module': 634.5,
-  'thousand words of comments': 45,
+  'thousand characters of code in the core': 431.6,
+  'thousand characters of code in the core, its features and its Nest module': 634.7,
+  'thousand words of comments': 45.1,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 151,

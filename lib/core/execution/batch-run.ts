@@ -258,6 +258,15 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     }
   }
 
+  get callsIfFull(): number {
+    const { window, batch, parts } = this;
+    return window !== undefined && batch.size >= window.size ? parts.length : 0;
+  }
+
+  get hasCallers(): boolean {
+    return this.parts.some(({ request }) => !request.isOver);
+  }
+
   caller(): CallingBatch | undefined {
     const { window, runner, index } = this;
     if (window && !window.caller) {

@@ -158,6 +158,10 @@ export abstract class Marked<Value> {
 }
 
 export interface BatchListener {
+  /** Calls in a batch that has as many rows as it may: others probably wait; 0 in another one. */
+  readonly callsIfFull?: number;
+  /** False in a warm-up, and once all have left. */
+  readonly hasCallers?: boolean;
   /** Undefined if the function can't call servings. */
   caller?(): CallingBatch | undefined;
   readonly hooks: readonly string[];

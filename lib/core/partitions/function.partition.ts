@@ -202,7 +202,7 @@ export function settleResult<Result extends BatchResult<unknown>>(
     : result;
 }
 
-export function isAwaited(size: number, listener: BatchListener): boolean {
+function isAwaited(size: number, listener: BatchListener): boolean {
   for (let row = 0; row < size; row++) {
     if (listener.isWaiting(row)) {
       return true;

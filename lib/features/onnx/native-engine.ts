@@ -6,7 +6,6 @@ import type {
   PartitionOptions,
 } from '../../core/partitions/batch-function.js';
 import type { OpenedEngine } from '../../core/partitions/engine.js';
-import { isAwaited } from '../../core/partitions/function.partition.js';
 import type { SharedByThreads } from '../../core/partitions/model/remote-models.js';
 import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
@@ -211,8 +210,8 @@ class NativePartition extends ModelPartition {
     const feeds = this.feedsOf(batch.gather(this.spare.memoryOf));
     await this.turn();
     const { size } = batch;
-    const isShort = this.short.has(size);
-    const watch = isShort ? undefined : new LongRun(listener, size, this.terminate);
+    const isShort = this.short.has(size, listener.callsIfFull);
+    const watch = isShort ? undefined : new LongRun(listener, this.terminate);
     const begin = performance.now();
     try {
       this.options.renew(isShort);
@@ -272,11 +271,14 @@ function hasSteadyTime({ loaded }: OnnxModel, { model }: OnnxTask): boolean {
   );
 }
 
-/** Milliseconds: about the way to libuv's pool and back. */
-const SHORT = 0.05;
+/** Milliseconds: about the way to libuv's pool and back, in a process that waits for requests. */
+const SHORT = 0.1;
 
 /** Milliseconds, with the way to the pool and back, of a run that may be short. */
-const PERHAPS = 0.2;
+const PERHAPS = 0.3;
+
+/** Milliseconds that this thread works for a call. */
+const WORK = 0.004;
 
 /** Runs in a row that may be short before we try one. The number doubles with each try. */
 const TRIES = { first: 16, growth: 2 };
@@ -289,11 +291,13 @@ interface RunsOfSize {
   perhaps: number;
   needed: number;
   slow: number;
+  /** Milliseconds of the last one that took place here. */
+  time: number;
 }
 
 /**
- * Finds out which runs take less time than the way to libuv's pool and back. These hold the event
- * loop for a shorter time than that way does, so they run in the application's own thread.
+ * Finds out which runs take less time than the way to libuv's pool and back. These run in the
+ * application's own thread, unless it has as much work with the next batch meanwhile.
  */
 export class ShortRuns {
   /** By the rows' binary logarithm, rounded up. */
@@ -302,9 +306,16 @@ export class ShortRuns {
   /** @param isBounded false for a model that might run for long at any time */
   constructor(private readonly isBounded: boolean) {}
 
-  /** True also for a try. */
-  has(rows: number): boolean {
+  /**
+   * True also for a try.
+   *
+   * @param calls in a full batch: the next one has as many
+   */
+  has(rows: number, calls = 0): boolean {
     const runs = this.of(rows);
+    if (calls * WORK > runs.time) {
+      return false;
+    }
     if (!runs.isShort && this.isBounded && runs.perhaps >= runs.needed) {
       runs.needed *= TRIES.growth;
       runs.perhaps = 0;
@@ -323,13 +334,20 @@ export class ShortRuns {
       runs.perhaps = time < PERHAPS ? runs.perhaps + 1 : 0;
       return;
     }
+    runs.time = time;
     runs.slow = time > SHORT ? runs.slow + 1 : 0;
     runs.isShort = runs.isShort ? runs.slow < SLOW_RUNS : runs.slow === 0;
   }
 
   private of(rows: number): RunsOfSize {
     const size = Math.ceil(Math.log2(rows));
-    return (this.sizes[size] ??= { isShort: false, perhaps: 0, needed: TRIES.first, slow: 0 });
+    return (this.sizes[size] ??= {
+      isShort: false,
+      perhaps: 0,
+      needed: TRIES.first,
+      slow: 0,
+      time: Infinity,
+    });
   }
 }
 
@@ -343,10 +361,9 @@ class LongRun {
 
   constructor(
     private readonly listener: BatchListener,
-    private readonly rows: number,
     private readonly terminate: () => void,
   ) {
-    this.timer = isAwaited(rows, listener) ? setTimeout(() => this.watch(), LONG) : undefined;
+    this.timer = listener.hasCallers ? setTimeout(() => this.watch(), LONG) : undefined;
   }
 
   end(): void {
@@ -355,7 +372,7 @@ class LongRun {
   }
 
   private watch(): void {
-    if (isAwaited(this.rows, this.listener)) {
+    if (this.listener.hasCallers) {
       this.listener.onLeft?.(() => this.isOver || this.terminate());
     } else {
       this.terminate();

@@ -310,11 +310,12 @@ describe('A serving with native sessions', () => {
     };
 
     expect(untilTry()).toBe(16);
-    runs.learn(3, 0.06, true);
+    runs.learn(3, 0.15, true);
     expect(untilTry()).toBe(32);
     runs.learn(3, 0.02, true);
     expect([runs.has(4), runs.has(2), runs.has(5)]).toEqual([true, false, false]);
-    for (const time of [0.06, 0.06, 0.02, 0.06, 0.06]) {
+    expect([runs.has(3, 5), runs.has(3, 6)]).toEqual([true, false]);
+    for (const time of [0.15, 0.15, 0.02, 0.15, 0.15]) {
       runs.learn(4, time, true);
       expect(runs.has(3)).toBe(true);
     }

@@ -117,8 +117,8 @@ export function countOfRows(count: number): string {
 
 /** For nouns with a regular plural. */
 export function countOf(count: number, noun: string): string {
-  const plural = noun.endsWith('s') ? `${noun}es` : `${noun}s`;
-  return `${count} ${count === 1 ? noun : plural}`;
+  const ending = noun.endsWith('s') ? 'es' : 's';
+  return `${count} ${noun}${count === 1 ? '' : ending}`;
 }
 
 /** Quotes a TypeScript property name if necessary. */

@@ -86,7 +86,7 @@ export class JobThread<Job, Result, Given = undefined> {
     });
   }
 
-  /** Starts the thread, unless it runs, with a job whose result nobody needs. */
+  /** Starts the thread with this job, unless it runs, and drops the result. */
   warmUp(content: Job): void {
     if (!this.running) {
       this.run(content).catch(() => {});

@@ -195,13 +195,15 @@ export class RunTimes {
     for (let index = 1; above && above.work < work; above = points[++index]) {
       below = above;
     }
+    // Rounding may exceed the time of the next point, and times must not decrease.
+    const cap = above?.time ?? Infinity;
     if (!above) {
       // Beyond the last point we keep the slope from a clearly smaller size.
       above = below;
       below = points.findLast((point) => point.work < above!.work / 1.5) ?? { work: 0, time: 0 };
     }
     const slope = (above.time - below.time) / (above.work - below.work);
-    return below.time + slope * (work - below.work);
+    return Math.min(cap, below.time + slope * (work - below.work));
   }
 
   /**

@@ -259,8 +259,7 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
   }
 
   get callsIfFull(): number {
-    const { window, batch, parts } = this;
-    return window !== undefined && batch.size >= window.size ? parts.length : 0;
+    return this.window && this.batch.size >= this.window.size ? this.parts.length : 0;
   }
 
   get hasCallers(): boolean {

@@ -37,7 +37,7 @@ import type { Batch } from '../batch/batch.js';
 
 export interface OpenedEngine {
   readonly partitions: readonly Partition[];
-  /** Words for where they run, such as `2 threads`; the log says them. */
+  /** Their place in the boot log, such as `2 threads`. */
   readonly where?: string;
   /** Only for a model. */
   readonly signature?: ModelSignature | undefined;
@@ -199,7 +199,7 @@ export function fileEngine(
       file,
       continuous,
     }));
-    const closed = async (): Promise<void> => shared?.close();
+    const closed = async () => shared?.close();
     try {
       const opened = await openWorkers(tasks, isolation, supervision, end);
       return { ...opened, fetched, contentOf: () => digestOf(fileURLToPath(file)), closed };

@@ -19,7 +19,6 @@ import {
   type ModelFiles,
   needConfig,
   onnxFile,
-  openable,
   type OnnxFile,
   placeOfPath,
   type Repository,
@@ -191,21 +190,22 @@ export abstract class ModelOfTask<Input, Output, Facts> {
         facts,
         content: [content, ...models.map(({ sha256 }) => sha256)].join(' '),
         options: optionsOf({ ...found, file }),
-        share: (partitions) => this.sharedByThreads(found.name, models, partitions),
+        share: (partitions) => this.sharedByThreads(models, partitions),
       };
     });
   }
 
-  /** Opens the models' sessions once for all threads, unless their options differ. */
+  /**
+   * Opens the models' sessions once for all threads, unless their options differ. Each thread checks
+   * that the files are unchanged.
+   */
   private async sharedByThreads(
-    name: string,
     models: readonly OnnxFile[],
     partitions: readonly PartitionOptions[],
   ): ReturnType<typeof openForThreads> {
     if (partitions.some((own) => Object.keys(own).length > 0)) {
       return undefined;
     }
-    await Promise.all(models.map((model) => openable(name, model)));
     return openForThreads(models, { ...this.sessionOfSteps });
   }
 

@@ -167,7 +167,7 @@ export function textEmbedding(
     postprocess(outputs, { info: { tokens, size, skipped }, facts }) {
       const { pooling: modes = ['mean'], normalizes } = facts.own;
       const output = outputOf(own.owner, outputs, POOLED, ...HIDDEN);
-      const values = floatsOf(output);
+      const values = finite(own.owner, floatsOf(output));
       if (output.dims.length > 2 && output.dims[1] !== tokens) {
         throw new InvalidOutputError(
           `${own.owner}: its model gave ${output.dims[1]} vectors for the ${tokens} tokens of a ` +
@@ -186,8 +186,8 @@ export function textEmbedding(
           `${own.owner} gives vectors of ${pooled.length}, and a call asks for ${size} dimensions`,
         );
       }
-      const vector = finite(own.owner, pooled.subarray(0, size));
-      return { vector: normalizes ? normalized(vector) : vector.slice(), tokens };
+      const vector = pooled.slice(0, size);
+      return { vector: normalizes ? normalized(vector) : vector, tokens };
     },
   });
 }

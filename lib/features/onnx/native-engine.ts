@@ -31,7 +31,7 @@ export const nativelyOrInThreads: OpenModel = async (tasks, ...others) => {
   return { ...opened, where: `${opened.where}, since ${obstacle}` };
 };
 
-/** @throws ServingLoadError that says why native sessions cannot run the model */
+/** @throws ServingLoadError naming the obstacle to native sessions */
 export const natively: OpenModel = async (tasks) => {
   const obstacle = await obstacleFor(tasks);
   if (obstacle !== undefined) {
@@ -150,7 +150,7 @@ async function openedFor({ model, options }: OnnxTask): Promise<NativeSession> {
 }
 
 /** A model's file, or its content. */
-interface ModelFile {
+interface HashedFile {
   readonly file: string | Uint8Array;
   readonly sha256: string;
 }
@@ -163,7 +163,7 @@ interface ModelFile {
  *   sessions then say why
  */
 export async function openForThreads(
-  files: readonly ModelFile[],
+  files: readonly HashedFile[],
   options: PartitionOptions,
 ): Promise<SharedByThreads | undefined> {
   if ((await obstacleFor([{ options }])) !== undefined) {

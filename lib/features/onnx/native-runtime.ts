@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { messageOf } from '../../core/errors.js';
 
-/** Address of an object of the library; 0 if there is none. */
+/** Address of a library's object, or 0. */
 export type Pointer = bigint;
 
 /** What we use of koffi, which need not be installed. */

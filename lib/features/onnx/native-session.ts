@@ -215,7 +215,7 @@ export class NativeRunOptions {
   }
 }
 
-/** What threads use of a session of onnxruntime-node. */
+/** Part of onnxruntime-node's sessions that threads use. */
 export interface SessionOfThread {
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];

@@ -77,7 +77,7 @@ const loadOf = (rows: number) => ({
 /** As many as cores: with more, whatever needs a core waits for one. */
 const PARTITIONS = availableParallelism();
 
-/** What else needs libuv's pool, while all partitions run: natively ÷ in threads. */
+/** Reads a file and looks up a name while all partitions run: natively ÷ in threads. */
 async function poolBesideRuns(plan: Plan): Promise<Measurement> {
   const servings = (['native', 'thread'] as const).map((isolation) =>
     createServing({

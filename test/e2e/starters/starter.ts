@@ -111,7 +111,7 @@ export class Running {
   constructor(
     private readonly child: ChildProcess,
     private readonly port: number,
-    /** What it logged until it listened. */
+    /** Log lines from before it listened. */
     readonly log: string,
   ) {}
 

@@ -3,7 +3,7 @@ import { NestFactory } from '@nestjs/core';
 import { FastifyAdapter } from '@nestjs/platform-fastify';
 import { openModel, port, type Reply, Row } from './model.js';
 
-/** What a Nest application without a serving has: the same route, with a run per request. */
+/** Nest without a serving: the same route runs the model once per request. */
 const run = await openModel();
 
 @Controller()

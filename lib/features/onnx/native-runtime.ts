@@ -7,8 +7,16 @@ import { messageOf } from '../../core/errors.js';
 /** Address of a library's object, or 0. */
 export type Pointer = bigint;
 
+/** Bytes. */
+interface StackSizes {
+  readonly sync_stack_size: number;
+  readonly async_stack_size: number;
+}
+
 /** What we use of koffi, which need not be installed. */
 interface Koffi {
+  /** Sizes can be set until a library is loaded. */
+  config(sizes?: StackSizes): StackSizes;
   load(path: string): { func(declaration: string): (...args: unknown[]) => object };
   array(type: string, length: number): unknown;
   /** Without a name, which koffi would refuse a second time. */
@@ -160,6 +168,7 @@ export class NativeRuntime {
       library: path,
       run: koffi.address(table[place]!),
       declaration: `uintptr_t (${parameters})`,
+      stacks: STACKS,
     });
   }
 
@@ -247,6 +256,31 @@ export class NativeRuntime {
   }
 }
 
+/** Bytes: as much as a thread of the system has. */
+const STACK = 8 * 2 ** 20;
+
+const STACKS: StackSizes = { sync_stack_size: STACK, async_stack_size: STACK };
+
+/**
+ * koffi's calls have stacks of their own, by default too small for graphs within graphs.
+ *
+ * @throws an Error if the application has loaded a library, with smaller ones
+ */
+function enlargeStacks(koffi: Koffi): void {
+  try {
+    koffi.config(STACKS);
+  } catch (cause) {
+    const sizes = koffi.config();
+    if (Math.min(sizes.sync_stack_size, sizes.async_stack_size) < STACK) {
+      throw new Error(
+        'the application uses koffi with smaller stacks; before it loads a library, call ' +
+          `koffi.config({ sync_stack_size: ${STACK}, async_stack_size: ${STACK} })`,
+        { cause },
+      );
+    }
+  }
+}
+
 /** Threads of libuv's pool. Libuv reads the variable at its first use. */
 const POOL = Number(process.env['UV_THREADPOOL_SIZE']) || 4;
 
@@ -262,6 +296,7 @@ interface RunSite {
   /** The address of the function `Run`. */
   readonly run: bigint;
   readonly declaration: string;
+  readonly stacks: StackSizes;
 }
 
 /**
@@ -271,6 +306,7 @@ interface RunSite {
 const SCRIPT = `
   const { parentPort, workerData } = require('node:worker_threads');
   const koffi = require(workerData.koffi);
+  koffi.config(workerData.stacks);
   // Garbage collection of the library would unload it.
   globalThis.library = koffi.load(workerData.library);
   const run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
@@ -394,6 +430,7 @@ async function loadRuntime(): Promise<NativeRuntime> {
       { cause },
     );
   }
+  enlargeStacks(koffi);
   const path = libraryPath();
   try {
     return new NativeRuntime(koffi, koffi.load(path), path);

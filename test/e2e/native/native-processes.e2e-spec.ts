@@ -42,7 +42,7 @@ describe('A process with native sessions', () => {
   });
 
   it('[24.5] without koffi does not start, and says how to get it', async () => {
-    expect(await ended('without-koffi.mjs', file, 'native')).toMatchObject({
+    expect(await ended('hindered.mjs', file, 'no koffi', 'native')).toMatchObject({
       stdout: expect.stringContaining(
         "isolation: 'native' cannot be used, since the package koffi is not installed (npm install koffi)",
       ) as unknown,
@@ -50,9 +50,18 @@ describe('A process with native sessions', () => {
   });
 
   it('[24.5] without koffi runs models in threads, and the log says why', async () => {
-    const { stdout } = await ended('without-koffi.mjs', file);
+    const { stdout } = await ended('hindered.mjs', file, 'no koffi');
     expect(stdout).toContain(
       'model on cpu, 2 threads, since the package koffi is not installed (npm install koffi); inputs',
+    );
+    expect(stdout).toContain('512 values');
+  });
+
+  it('[24.5] that uses koffi with small stacks runs models in threads, and the log says how to enlarge them', async () => {
+    const { stdout } = await ended('hindered.mjs', file, 'small stacks');
+    expect(stdout).toContain(
+      'model on cpu, 2 threads, since the application uses koffi with smaller stacks; before it loads a ' +
+        'library, call koffi.config({ sync_stack_size: 8388608, async_stack_size: 8388608 }); inputs',
     );
     expect(stdout).toContain('512 values');
   });

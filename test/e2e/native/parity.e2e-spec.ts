@@ -14,6 +14,7 @@ import { nativeRuntime } from '../../../lib/features/onnx/native-runtime.js';
 import {
   echoModel,
   linearModel,
+  nestedModel,
   quantisedModel,
   recurrentModel,
   summingModel,
@@ -174,6 +175,11 @@ describe('A native session', () => {
     const words = 'Unsupported data type: 16';
     await expect(openNativeSession(model, {})).rejects.toThrow(words);
     await expect(InferenceSession.create(model)).rejects.toThrow(words);
+  });
+
+  it('[24.1] runs graphs within graphs', async () => {
+    const x = new Tensor('float32', Float32Array.of(1, 2, 3, 4), [1, 4]);
+    await expectEqual(nestedModel(20), { x });
   });
 
   it('[24.1] reads external data, and models from bytes', async () => {

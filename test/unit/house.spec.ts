@@ -12,12 +12,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 323,
-  'thousand characters of code in lib': 1399.7,
-  'files of the core, its features and its Nest module': 134,
-  'thousand characters of code in the core': 431.6,
-  'thousand characters of code in the core, its features and its Nest module': 634.7,
-  'thousand words of comments': 45.1,
+  'files of lib': 324,
+  'thousand characters of code in lib': 1407.1,
+  'files of the core, its features and its Nest module': 135,
+  'thousand characters of code in the core': 431.7,
+  'thousand characters of code in the core, its features and its Nest module': 642.2,
+  'thousand words of comments': 45.4,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 151,

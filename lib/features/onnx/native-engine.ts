@@ -1,4 +1,5 @@
 import type { Batch } from '../../core/batch/batch.js';
+import type { Tensor } from '../../core/batch/tensor.js';
 import { isServingError, messageOf, ServingLoadError } from '../../core/errors.js';
 import type {
   BatchInfo,
@@ -11,17 +12,24 @@ import { NotStartedError, type PartitionResult } from '../../core/partitions/par
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
 import { hashOf, sessionOf } from './model-content.js';
 import { inWorkers, ModelPartition, type OpenModel } from './model-engine.js';
-import { nativeRuntime } from './native-runtime.js';
+import { deviceOf, offeredBy, PinnedMemory } from './native-providers.js';
+import { type NativeRuntime, nativeRuntime } from './native-runtime.js';
 import {
   foreignOption,
   NativeRunOptions,
   type NativeSession,
   openNativeSession,
 } from './native-session.js';
-import { type OnnxModel, type OnnxTask, modelOf } from './onnx-model.js';
-import { loadError, providersOf, withShortSpin } from './onnx-session.js';
+import { modelOf, type OnnxModel, type OnnxTask } from './onnx-model.js';
+import {
+  createSession,
+  loadError,
+  type OpenedSession,
+  providersOf,
+  withShortSpin,
+} from './onnx-session.js';
 
-/** Threads where native sessions cannot run the model. */
+/** Threads where native sessions cannot run the model, or have not earned it yet. */
 export const nativelyOrInThreads: OpenModel = async (tasks, ...others) => {
   const obstacle = await obstacleFor(tasks);
   if (obstacle === undefined) {
@@ -33,7 +41,7 @@ export const nativelyOrInThreads: OpenModel = async (tasks, ...others) => {
 
 /** @throws ServingLoadError naming the obstacle to native sessions */
 export const natively: OpenModel = async (tasks) => {
-  const obstacle = await obstacleFor(tasks);
+  const obstacle = await obstacleFor(tasks, ['cpu', 'cuda']);
   if (obstacle !== undefined) {
     throw new ServingLoadError(
       `isolation: 'native' cannot be used, since ${obstacle}; without it, threads run the model`,
@@ -61,14 +69,17 @@ async function openPartitions(tasks: readonly OnnxTask[]): Promise<OpenedEngine>
   return { partitions, where, signature, providers: partitions.map(() => providers) };
 }
 
-/** Why native sessions cannot run the tasks. */
+/** Why native sessions cannot run the tasks, or do not by themselves. */
 async function obstacleFor(
   tasks: readonly Pick<OnnxTask, 'options'>[],
+  devices: readonly string[] = ['cpu'],
 ): Promise<string | undefined> {
   for (const { options } of tasks) {
-    const other = providersOf(options).find(({ name }) => name !== 'cpu');
+    const other = providersOf(options).find(({ name }) => !devices.includes(name));
     if (other) {
-      return `native sessions run on the CPU, and the session asks for ${other.name}`;
+      return other.name === 'cuda'
+        ? "native sessions on cuda are experimental (isolation: 'native')"
+        : `native sessions run on cpu and cuda, and the session asks for ${other.name}`;
     }
     const foreign = foreignOption(options);
     if (foreign !== undefined) {
@@ -80,12 +91,17 @@ async function obstacleFor(
 
 async function openPartition(task: OnnxTask, hash: string): Promise<NativePartition> {
   const runtime = await nativeRuntime();
-  const open = () => openedFor(task);
+  const open = () => openedFor(task, runtime);
   const shared = await SharedSession.of(hash, task.options, open);
+  const { session, providers } = shared.opened;
+  const isOnCpu = providers.inUse === 'cpu';
   const options = new NativeRunOptions(runtime);
-  const { session } = shared;
+  const memory: RunMemory = isOnCpu
+    ? new SpareMemory()
+    : new PinnedMemory(runtime, session.address, deviceOf(task.options));
   const release = async (): Promise<void> => {
     options.release();
+    memory.release?.();
     await shared.leave();
   };
   const own = {
@@ -95,8 +111,9 @@ async function openPartition(task: OnnxTask, hash: string): Promise<NativePartit
       session.run(...run, options),
     release,
   };
-  const model = await modelOf(own, { inUse: 'cpu', missing: [] }, task);
-  return new NativePartition(model, options, new ShortRuns(hasSteadyTime(model, task)));
+  const model = await modelOf(own, providers, task);
+  const short = new ShortRuns(isOnCpu && hasSteadyTime(model, task));
+  return new NativePartition(model, options, short, memory);
 }
 
 const sharedSessions = new Map<string, SharedSession>();
@@ -104,25 +121,25 @@ const sharedSessions = new Map<string, SharedSession>();
 /** One session for each content and options, for all partitions and servings of the process. */
 class SharedSession {
   private users = 0;
-  private opened: NativeSession | undefined;
+  private result: OpenedSession<NativeSession> | undefined;
 
   private constructor(
     private readonly id: string,
-    private readonly opening: Promise<NativeSession>,
+    private readonly opening: Promise<OpenedSession<NativeSession>>,
   ) {}
 
   /** @param hash of the model's content */
   static async of(
     hash: string,
     options: PartitionOptions,
-    open: () => Promise<NativeSession>,
+    open: () => Promise<OpenedSession<NativeSession>>,
   ): Promise<SharedSession> {
     const id = `${hash} ${JSON.stringify(options)}`;
     const found = sharedSessions.get(id) ?? new SharedSession(id, open());
     sharedSessions.set(id, found);
     found.users++;
     try {
-      found.opened = await found.opening;
+      found.result = await found.opening;
       return found;
     } catch (error) {
       await found.leave();
@@ -130,23 +147,28 @@ class SharedSession {
     }
   }
 
-  get session(): NativeSession {
-    return this.opened!;
+  get opened(): OpenedSession<NativeSession> {
+    return this.result!;
   }
 
   async leave(): Promise<void> {
     if (--this.users === 0) {
       sharedSessions.delete(this.id);
-      await this.opened?.release();
+      await this.result?.session.release();
     }
   }
 }
 
-async function openedFor({ model, options }: OnnxTask): Promise<NativeSession> {
-  const { session } = await sessionOf(model, async (content) => ({
-    session: await openNativeSession(content, withShortSpin(options)),
-  }));
-  return session;
+async function openedFor(
+  { model, options }: OnnxTask,
+  runtime: NativeRuntime,
+): Promise<OpenedSession<NativeSession>> {
+  if (providersOf(options).some(({ name }) => name !== 'cpu')) {
+    // The addon keeps the library loaded until the process has ended: providers' libraries call it then.
+    await import(/* webpackIgnore: true */ 'onnxruntime-node');
+  }
+  const native = { offered: offeredBy(runtime), complete: ['cuda'], open: openNativeSession };
+  return sessionOf(model, (content) => createSession(native, content, model.name, options));
 }
 
 /** A model's file, or its content. */
@@ -175,20 +197,27 @@ export async function openForThreads(
   };
   try {
     for (const { file, sha256 } of files) {
-      const open = () => openNativeSession(file, withShortSpin(options));
+      const open = async () => ({
+        session: await openNativeSession(file, withShortSpin(options)),
+        providers: { inUse: 'cpu', missing: [] },
+      });
       all.push(await SharedSession.of(sha256, options, open));
     }
   } catch {
     await close();
     return undefined;
   }
-  return { options: { sessions: all.map(({ session }) => session.address) }, close };
+  return { options: { sessions: all.map(({ opened }) => opened.session.address) }, close };
+}
+
+/** Memory that batches are gathered into, and that a run reads. */
+interface RunMemory extends Pick<SpareMemory, 'memoryOf' | 'keep'> {
+  release?(): void;
 }
 
 class NativePartition extends ModelPartition {
   /** The next batch is gathered while one runs. */
   override readonly prefetch = 1;
-  private readonly spare = new SpareMemory();
   /** True also while a run goes on whose callers no longer wait. */
   private isBusy = false;
   /** Batches that wait for its end. */
@@ -198,6 +227,7 @@ class NativePartition extends ModelPartition {
     override readonly model: OnnxModel,
     private readonly options: NativeRunOptions,
     private readonly short: ShortRuns,
+    private readonly memory: RunMemory,
   ) {
     super(model);
   }
@@ -207,9 +237,21 @@ class NativePartition extends ModelPartition {
     info: BatchInfo,
     listener: BatchListener,
   ): Promise<PartitionResult> {
-    const feeds = this.feedsOf(batch.gather(this.spare.memoryOf));
-    await this.turn();
-    const { size } = batch;
+    const feeds = this.feedsOf(batch.gather(this.memory.memoryOf));
+    try {
+      await this.turn();
+      return await this.runInTurn(feeds, batch.size, info, listener);
+    } finally {
+      this.memory.keep(spareOf(feeds));
+    }
+  }
+
+  private async runInTurn(
+    feeds: readonly Tensor[],
+    size: number,
+    info: BatchInfo,
+    listener: BatchListener,
+  ): Promise<PartitionResult> {
     const isShort = this.short.has(size, listener.callsIfFull);
     const watch = isShort ? undefined : new LongRun(listener, this.terminate);
     const begin = performance.now();
@@ -219,7 +261,6 @@ class NativePartition extends ModelPartition {
     } finally {
       this.short.learn(size, performance.now() - begin, isShort);
       watch?.end();
-      this.spare.keep(spareOf(feeds));
       this.endTurn();
     }
   }

@@ -94,18 +94,29 @@ const FUNCTIONS = {
   GetDimensions: [62, 'void *tensor, void *dimensions, size_t count'],
   GetSymbolicDimensions: [63, 'void *tensor, void *names, size_t count'],
   GetTensorTypeAndShape: [65, 'void *value, void *tensor'],
+  CreateMemoryInfo: [68, 'const char *name, int allocator, int device, int memory, void *info'],
   CreateCpuMemoryInfo: [69, 'int allocator, int memory, void *info'],
+  AllocatorAlloc: [75, 'void *allocator, size_t bytes, void *memory'],
   AllocatorFree: [76, 'void *allocator, void *memory'],
   GetAllocatorWithDefaultOptions: [78, 'void *allocator'],
   ReleaseStatus: [93, 'uintptr_t status'],
   ReleaseSession: [95, 'void *session'],
+  ReleaseMemoryInfo: [94, 'void *info'],
   ReleaseValue: [96, 'void *value'],
   ReleaseRunOptions: [97, 'void *options'],
   ReleaseTypeInfo: [98, 'void *info'],
   ReleaseTensorTypeAndShapeInfo: [99, 'void *tensor'],
   ReleaseSessionOptions: [100, 'void *options'],
   AddFreeDimensionOverrideByName: [124, 'void *options, const char *name, int64_t value'],
+  GetAvailableProviders: [125, 'void *names, void *count'],
+  ReleaseAvailableProviders: [126, 'void *names, int count'],
   AddSessionConfigEntry: [130, 'void *options, const char *key, const char *value'],
+  CreateAllocator: [131, 'void *session, void *info, void *allocator'],
+  ReleaseAllocator: [132, 'void *allocator'],
+  SessionOptionsAppendExecutionProvider_CUDA_V2: [204, 'void *options, void *cuda'],
+  CreateCUDAProviderOptions: [205, 'void *options'],
+  UpdateCUDAProviderOptions: [206, 'void *options, void *names, void *values, size_t count'],
+  ReleaseCUDAProviderOptions: [208, 'void *options'],
 } as const satisfies Readonly<Record<string, readonly [number, string]>>;
 
 export type FunctionName = keyof typeof FUNCTIONS;
@@ -114,7 +125,7 @@ function resultOf(name: string): string {
   if (name === 'GetErrorMessage') {
     return 'const char *';
   }
-  return name.startsWith('Release') ? 'void' : 'uintptr_t';
+  return /^Release(?!Available)/.test(name) ? 'void' : 'uintptr_t';
 }
 
 /** `OrtLoggingLevel`: warnings, as in onnxruntime-node. */
@@ -233,6 +244,16 @@ export class NativeRuntime {
     return Number(this.made(name, ...args));
   }
 
+  /** Names of the providers that the library was built with. */
+  providers(): string[] {
+    const list = pointers([0n]);
+    const count = this.number('GetAvailableProviders', list);
+    const names = this.koffi.decode(list[0]!, 'uint64_t', count) as Iterable<number | bigint>;
+    const texts = Array.from(names, (name) => this.textAt(BigInt(name)));
+    this.call('ReleaseAvailableProviders', list[0]!, count);
+    return texts;
+  }
+
   address(of: ArrayBufferView): Pointer {
     return this.koffi.address(of);
   }
@@ -254,6 +275,21 @@ export class NativeRuntime {
       throw new Error(message);
     }
   }
+}
+
+/** Addresses outside V8's heap, where a small array would move. */
+export function pointers(addresses: readonly Pointer[]): BigUint64Array {
+  const list = new BigUint64Array(new ArrayBuffer(Math.max(8, 8 * addresses.length)));
+  list.set(addresses);
+  return list;
+}
+
+/** Ends with a zero. */
+export function textOf(text: string): Uint8Array {
+  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text) + 1);
+  bytes.write(text);
+  bytes[bytes.length - 1] = 0;
+  return bytes;
 }
 
 /** Bytes: as much as a thread of the system has. */

@@ -2,12 +2,16 @@ import type { InferenceSession } from 'onnxruntime-common';
 import { blankOf, product, Tensor, type TypedData } from '../../core/batch/tensor.js';
 import { messageOf } from '../../core/errors.js';
 import { formatValue } from '../../core/format.js';
+import { appendProvider } from './native-providers.js';
 import {
   type FunctionName,
   type NativeRuntime,
   nativeRuntime,
   type Pointer,
+  pointers,
+  textOf,
 } from './native-runtime.js';
+import { providersOf } from './onnx-session.js';
 
 type Metadata = InferenceSession.ValueMetadata;
 
@@ -420,13 +424,6 @@ function shapeOf(dims: readonly number[]): BigInt64Array {
   return list;
 }
 
-/** Outside V8's heap, where a small array would move. */
-function pointers(addresses: readonly Pointer[]): BigUint64Array {
-  const list = new BigUint64Array(new ArrayBuffer(Math.max(8, 8 * addresses.length)));
-  list.set(addresses);
-  return list;
-}
-
 /** Typed arrays up to this size in bytes may lie in V8's heap. */
 const ON_HEAP = 64;
 
@@ -445,22 +442,17 @@ function ownMemory(data: TypedData): Uint8Array {
   return own;
 }
 
-function textOf(text: string): Uint8Array {
-  const bytes = Buffer.allocUnsafeSlow(Buffer.byteLength(text) + 1);
-  bytes.write(text);
-  bytes[bytes.length - 1] = 0;
-  return bytes;
-}
-
 /** @throws an Error with the library's message */
 export async function openNativeSession(
   model: string | Uint8Array,
-  options: SessionOptions,
+  options: SessionOptions = {},
 ): Promise<NativeSession> {
   const runtime = await nativeRuntime();
-  const native = optionsFor(runtime, options);
+  const native = runtime.made('CreateSessionOptions');
   const out = pointers([0n]);
   try {
+    setOptions(runtime, native, options);
+    providersOf(options).forEach((provider) => appendProvider(runtime, native, provider));
     if (typeof model === 'string') {
       await runtime.callAsync('CreateSession', runtime.env, pathOf(model), native, out);
     } else {
@@ -505,6 +497,7 @@ const OPTIONS: {
     given: SessionOptions,
   ) => void;
 } = {
+  // Added after the others.
   executionProviders: () => {},
   intraOpNumThreads: (set, threads) => set('SetIntraOpNumThreads', threads),
   interOpNumThreads: (set, threads) => set('SetInterOpNumThreads', threads),
@@ -544,20 +537,17 @@ function givenIn(options: object): string[] {
 }
 
 /** @throws an Error that names the option */
-function optionsFor(runtime: NativeRuntime, given: SessionOptions): Pointer {
-  const options = runtime.made('CreateSessionOptions');
+function setOptions(runtime: NativeRuntime, options: Pointer, given: SessionOptions): void {
   const set: SetOption = (name, ...args) => runtime.call(name, options, ...args);
   for (const name of givenIn(given) as (keyof SessionOptions)[]) {
     const value = given[name];
     try {
       OPTIONS[name]?.(set, value as never, given);
     } catch (cause) {
-      runtime.call('ReleaseSessionOptions', options);
       const reason = `the option ${name} is ${formatValue(value)}: ${messageOf(cause)}`;
       throw new Error(reason, { cause });
     }
   }
-  return options;
 }
 
 /** `{ session: { a: 1 } }` is `session.a`. */

@@ -16,7 +16,7 @@ import {
   signatureOf,
 } from '../../core/partitions/model/model-signature.js';
 import { sessionAt, type SessionOfThread } from './native-session.js';
-import { createSession, providersOf, withShortSpin } from './onnx-session.js';
+import { createSession, providersOf, refuseIgnored, withShortSpin } from './onnx-session.js';
 import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { withVariableAxes } from '../../core/partitions/model/variable-axes.js';
 import { endInTurn, inTurn } from './webgpu-turn.js';
@@ -73,7 +73,13 @@ export class OnnxModel implements TensorModel {
 type OnRun = (rows: number, milliseconds: number) => void;
 
 export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxModel> {
-  const runtime = await loadRuntime();
+  const { InferenceSession, listSupportedBackends } = await loadRuntime();
+  const runtime = {
+    offered: listSupportedBackends().map(({ name }) => name),
+    complete: [],
+    open: (...model: [content: string | Uint8Array, options?: InferenceSession.SessionOptions]) =>
+      InferenceSession.create(...(model as [string])),
+  };
   const exclusively = exclusivelyFor(task);
   const { session, providers } = await exclusively(() =>
     sessionOf(task.model, (model) => createSession(runtime, model, task.model.name, task.options)),
@@ -96,6 +102,7 @@ export async function sessionForThread(
     return sessionAt(shared);
   }
   const { InferenceSession } = await loadRuntime();
+  refuseIgnored(providersOf(options));
   return InferenceSession.create(model as string, withShortSpin(options));
 }
 

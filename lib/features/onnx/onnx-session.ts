@@ -1,23 +1,54 @@
-import type { InferenceSession, InferenceSessionFactory } from 'onnxruntime-common';
-import { ProviderUnavailableError, ServingLoadError } from '../../core/errors.js';
+import type { InferenceSession } from 'onnxruntime-common';
+import { isServingError, ProviderUnavailableError, ServingLoadError } from '../../core/errors.js';
 import type { SessionProviders } from '../../core/partitions/worker/worker-protocol.js';
 import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { readdirSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 
-/** Types of onnxruntime-node, which need not be installed. */
-interface Runtime {
-  readonly InferenceSession: InferenceSessionFactory;
-  readonly listSupportedBackends: () => readonly Provider[];
+/** Opens sessions: onnxruntime-node, or its library's C API. */
+export interface Runtime<Session> {
+  /** Names of the providers that it was built with. */
+  readonly offered: readonly string[];
+  /** Names of the providers that get all their options. Others get those of {@link PASSED_ON}. */
+  readonly complete: readonly string[];
+  open(model: string | Uint8Array, options?: InferenceSession.SessionOptions): Promise<Session>;
 }
 
-type Provider = { readonly name: string };
+/** An execution provider with its options. */
+export interface Provider {
+  readonly name: string;
+}
 
-export function providersOf(options: PartitionOptions): readonly Provider[] {
-  const providers = (options['executionProviders'] ?? []) as readonly (string | Provider)[];
+export function providersOf(options: {
+  readonly executionProviders?: unknown;
+}): readonly Provider[] {
+  const providers = (options.executionProviders ?? []) as readonly (string | Provider)[];
   return providers.length === 0
     ? [{ name: 'cpu' }]
     : providers.map((provider) => (typeof provider === 'string' ? { name: provider } : provider));
+}
+
+/** Options of providers that onnxruntime-node passes on. WebGPU's it checks by itself. */
+const PASSED_ON: ReadonlyMap<string, readonly string[]> = new Map([
+  ['cpu', []],
+  ['cuda', ['deviceId']],
+  ['tensorrt', ['deviceId']],
+  ['dml', ['deviceId']],
+  ['coreml', ['coreMlFlags']],
+]);
+
+/** @throws ServingLoadError naming an option of a provider that would be ignored */
+export function refuseIgnored(providers: readonly Provider[]): void {
+  for (const { name, ...given } of providers) {
+    const passedOn = PASSED_ON.get(name) ?? Object.keys(given);
+    const ignored = Object.keys(given).find((option) => !passedOn.includes(option));
+    if (ignored !== undefined) {
+      const remedy = name === 'cuda' ? ", or use isolation: 'native'" : '';
+      throw new ServingLoadError(
+        `onnxruntime-node would ignore the option ${ignored} of the provider ${name}; leave it out${remedy}`,
+      );
+    }
+  }
 }
 
 /**
@@ -31,8 +62,8 @@ export function withShortSpin(options: PartitionOptions): InferenceSession.Sessi
   return { ...options, extra: { session: { intra_op, ...session }, ...others } };
 }
 
-interface OpenedSession {
-  readonly session: InferenceSession;
+export interface OpenedSession<Session> {
+  readonly session: Session;
   readonly providers: SessionProviders;
 }
 
@@ -42,28 +73,28 @@ interface OpenedSession {
  * @throws ProviderUnavailableError when no provider works
  * @throws ServingLoadError when the model or an option is at fault
  */
-export async function createSession(
-  { InferenceSession, listSupportedBackends }: Runtime,
+export async function createSession<Session extends Pick<InferenceSession, 'release'>>(
+  runtime: Runtime<Session>,
   model: string | Uint8Array,
   name: string,
   options: PartitionOptions,
-): Promise<OpenedSession> {
+): Promise<OpenedSession<Session>> {
   const shared = withShortSpin(options);
-  const create = (executionProviders: readonly Provider[]): Promise<InferenceSession> =>
-    InferenceSession.create(model as string, { ...shared, executionProviders });
+  const create = (executionProviders: readonly Provider[]): Promise<Session> =>
+    runtime.open(model, { ...shared, executionProviders });
   const createOn = async (
     usable: readonly Provider[],
     reasons: ReadonlyMap<Provider, Error>,
-  ): Promise<OpenedSession> => {
+  ): Promise<OpenedSession<Session>> => {
     const missing = [...reasons].map(
       ([provider, reason]) => `${provider.name} (${messageOf(reason)})`,
     );
     return { session: await create(usable), providers: { inUse: usable[0]!.name, missing } };
   };
   const providers = providersOf(options);
+  refuseIgnored(providers.filter((provider) => !runtime.complete.includes(provider.name)));
   // The runtime silently ignores unknown providers.
-  const offered = new Set(listSupportedBackends().map((backend) => backend.name));
-  const known = providers.filter((provider) => offered.has(provider.name));
+  const known = providers.filter(({ name: each }) => runtime.offered.includes(each));
   const reasons = new Map(
     providers.filter((each) => !known.includes(each)).map((each) => [each, notOffered()]),
   );
@@ -72,6 +103,9 @@ export async function createSession(
     try {
       return await createOn(known, reasons);
     } catch (reason) {
+      if (isServingError(reason)) {
+        throw reason;
+      }
       failure = reason;
     }
   }
@@ -92,7 +126,7 @@ export async function createSession(
       ? asError(failure)
       : cpu
         ? reasons.get(cpu)
-        : await InferenceSession.create(model as string).then(release, asError);
+        : await runtime.open(model).then(release, asError);
   if (!fault) {
     throw unavailable(name, providers, reasons);
   }
@@ -141,7 +175,7 @@ const remedies: Readonly<Record<string, string>> = {
   coreml: 'Core ML exists only on macOS.',
 };
 
-async function release(session: InferenceSession): Promise<undefined> {
+async function release(session: Pick<InferenceSession, 'release'>): Promise<undefined> {
   await session.release();
   return undefined;
 }
@@ -151,9 +185,19 @@ function asError(reason: unknown): Error {
 }
 
 function messageOf(error: Error | undefined): string {
-  const message = error?.message.trim().replace(/\.$/, '') ?? '';
+  const message = error?.message ?? '';
   // Found among names of C++ functions and files.
-  return /\w+ failure \d+: .+?(?= ; GPU=)/s.exec(message)?.[0] ?? message;
+  const reason = /\w+ failure \d+: .+?(?= ; GPU=)/s.exec(message)?.[0];
+  return reason ?? withoutPlaces(message);
+}
+
+/** Leaves out the C++ functions and files that an error came through. */
+export function withoutPlaces(message: string): string {
+  return message
+    .replace(/^.* : FAIL : /s, '')
+    .replaceAll(/\S+\.(?:cc|h):\d+ \S+ /g, '')
+    .trim()
+    .replace(/\.$/, '');
 }
 
 /** One partition per device of the first execution provider, for `partitions: true`. */

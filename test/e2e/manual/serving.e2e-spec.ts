@@ -261,6 +261,20 @@ export const onTwoDevices = {
 };
 // #endregion
 
+// #region native-gpu
+const gpu = { name: 'cuda', deviceId: 0, gpuMemLimit: 8 * 2 ** 30 };
+
+export const onOneGpu = {
+  ...digits,
+  partitions: 2,
+  model: {
+    file: 'sample/01-digits/model/digits.onnx',
+    isolation: 'native',
+    session: { executionProviders: [gpu, 'cpu'] },
+  },
+} as const;
+// #endregion
+
 // #region main-thread
 export const inOwnThread = defineServing({
   ...digits,
@@ -402,6 +416,11 @@ describe('The manual on servings', () => {
 
   it("[5.1] [5.7] The manual's devices with a fallback answer", async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [onTwoDevices] })] });
+    expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
+  });
+
+  it("[24.11] The manual's session for the partitions of a GPU answers", async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [onOneGpu] })] });
     expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
   });
 

@@ -37,6 +37,13 @@ const imageOf = (seed: number, rows = 1): Tensor =>
     Array.from({ length: rows * 784 }, (_, i) => Math.sin(i * seed)),
   );
 
+/** Doubles its rows on the first provider that works. */
+const gainOn = (...executionProviders: string[]) =>
+  ({
+    name: 'gain',
+    model: { file: gainModel(2), isolation, session: { executionProviders } },
+  }) as const;
+
 /** Rows of the slow model. */
 const rows = (count: number): Tensor =>
   new Tensor('float32', new Float32Array(count * 512).fill(1), [count, 512]);
@@ -330,8 +337,8 @@ describe('A serving with native sessions', () => {
   it.each([
     [
       'another execution provider',
-      { session: { executionProviders: ['cuda'] } },
-      "isolation: 'native' cannot be used, since native sessions run on the CPU, and the session asks for cuda",
+      { session: { executionProviders: ['webgpu'] } },
+      "isolation: 'native' cannot be used, since native sessions run on cpu and cuda, and the session asks for webgpu",
     ],
     [
       'an option of sessions that only threads have',
@@ -352,6 +359,17 @@ describe('A serving with native sessions', () => {
     expect(failure).toBeInstanceOf(ServingLoadError);
     expect(String(failure)).toContain(message);
     await serving.close();
+  });
+
+  it('[24.11] A missing GPU falls back to others in the list, and fails the boot alone', async () => {
+    const serving = await serve(gainOn('cuda', 'cpu'));
+    expect(serving.partitions()).toEqual([{ state: 'up', restarts: 0, provider: 'cpu' }]);
+    expect(await serving.batchedRun({ x: floats([1, 2], [1, 2]) })).toEqual({
+      y: floats([1, 2], [2, 4]),
+    });
+    await expect(serve(gainOn('cuda'))).rejects.toThrow(
+      /on cuda \(.+\)\. CUDA needs an NVIDIA driver/,
+    );
   });
 
   it('[24.6] All options of a session reach the library', async () => {

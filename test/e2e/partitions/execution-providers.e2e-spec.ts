@@ -99,6 +99,31 @@ describe('The execution providers of a serving', () => {
     },
   );
 
+  it.each<[string, object, RegExp]>([
+    [
+      'of the CPU',
+      { name: 'cpu', useArena: false },
+      /: onnxruntime-node would ignore the option useArena of the provider cpu; leave it out$/,
+    ],
+    [
+      'of CUDA, in a thread',
+      { name: 'cuda', deviceId: 0, gpuMemLimit: 2 ** 30 },
+      / the option gpuMemLimit of the provider cuda; leave it out, or use isolation: 'native'$/,
+    ],
+  ])(
+    '[24.12] An option that would be ignored fails the start: %s',
+    async (_, provider, message) => {
+      const executionProviders = [provider as { name: string }, 'cpu'];
+      const starting = serve({
+        name: 'echo',
+        model: { file: model, session: { executionProviders } },
+      });
+
+      await expect(starting).rejects.toThrow(ServingLoadError);
+      await expect(starting).rejects.toThrow(message);
+    },
+  );
+
   it('[5.7] An empty list of providers means the CPU', async () => {
     const serving = await serve({
       name: 'echo',

@@ -311,7 +311,7 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
 }
 
 /** Larger memory is new pages, which cost more than the copy into them. */
-const LARGE = 128 * 1024;
+export const LARGE = 128 * 1024;
 
 export function spareOf(tensors: readonly Tensor[]): ArrayBuffer[] {
   const buffers: ArrayBuffer[] = [];

@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os';
 import { afterEach, describe, expect, it } from '@jest/globals';
-import type { InferenceSession, InferenceSessionFactory } from 'onnxruntime-common';
+import type { InferenceSession } from 'onnxruntime-common';
 import {
   createSession,
   partitionPerDevice,
@@ -91,16 +91,15 @@ describe('createSession', () => {
 
   /** Stands for a machine with a GPU, which opens sessions on the CPU alone. */
   const runtime = {
-    InferenceSession: {
-      create: async (_: string, options: InferenceSession.SessionOptions = {}) => {
-        const [provider] = options.executionProviders ?? [];
-        if ((provider as { name: string } | undefined)?.name === 'cuda') {
-          throw new Error(failure);
-        }
-        return { release: async () => {} };
-      },
-    } as unknown as InferenceSessionFactory,
-    listSupportedBackends: () => [{ name: 'cpu' }, { name: 'cuda' }],
+    offered: ['cpu', 'cuda'],
+    complete: [],
+    open: async (_: unknown, options: InferenceSession.SessionOptions = {}) => {
+      const [provider] = options.executionProviders ?? [];
+      if ((provider as { name: string } | undefined)?.name === 'cuda') {
+        throw new Error(failure);
+      }
+      return { release: async () => {} };
+    },
   };
 
   const open = (executionProviders: string[]) =>

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 324,
-  'thousand characters of code in lib': 1407.1,
+  'thousand characters of code in lib': 1410.8,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 431.7,
-  'thousand characters of code in the core, its features and its Nest module': 642.2,
-  'thousand words of comments': 45.4,
+  'thousand characters of code in the core, its features and its Nest module': 645.9,
+  'thousand words of comments': 45.6,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 151,

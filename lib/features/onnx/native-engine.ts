@@ -13,7 +13,7 @@ import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
 import { hashOf, sessionOf } from './model-content.js';
 import { inWorkers, ModelPartition, type OpenModel } from './model-engine.js';
 import { deviceOf, offeredBy, PinnedMemory } from './native-providers.js';
-import { type NativeRuntime, nativeRuntime } from './native-runtime.js';
+import { type NativeRuntime, nativeRuntime, RunLane } from './native-runtime.js';
 import {
   foreignOption,
   NativeRunOptions,
@@ -95,12 +95,12 @@ async function openPartition(task: OnnxTask, hash: string): Promise<NativePartit
   const shared = await SharedSession.of(hash, task.options, open);
   const { session, providers } = shared.opened;
   const isOnCpu = providers.inUse === 'cpu';
-  const options = new NativeRunOptions(runtime);
+  const turns = new Turns(runtime);
   const memory: RunMemory = isOnCpu
     ? new SpareMemory()
     : new PinnedMemory(runtime, session.address, deviceOf(task.options));
   const release = async (): Promise<void> => {
-    options.release();
+    await turns.release();
     memory.release?.();
     await shared.leave();
   };
@@ -108,12 +108,12 @@ async function openPartition(task: OnnxTask, hash: string): Promise<NativePartit
     inputMetadata: session.inputMetadata,
     outputMetadata: session.outputMetadata,
     run: (...run: [Parameters<NativeSession['run']>[0], readonly string[]]) =>
-      session.run(...run, options),
+      session.run(...run, turns.options),
     release,
   };
   const model = await modelOf(own, providers, task);
   const short = new ShortRuns(isOnCpu && hasSteadyTime(model, task));
-  return new NativePartition(model, options, short, memory);
+  return new NativePartition(model, turns, short, memory);
 }
 
 const sharedSessions = new Map<string, SharedSession>();
@@ -218,18 +218,21 @@ interface RunMemory extends Pick<SpareMemory, 'memoryOf' | 'keep'> {
 class NativePartition extends ModelPartition {
   /** The next batch is gathered while one runs. */
   override readonly prefetch = 1;
-  /** True also while a run goes on whose callers no longer wait. */
-  private isBusy = false;
-  /** Batches that wait for its end. */
-  private waiting: { readonly begin: () => void; readonly revoke: (error: Error) => void }[] = [];
+  readonly revokePending: () => void;
+  readonly terminate: () => void;
+  /** False for a model that runs several times for a batch. */
+  private readonly runsOnce: boolean;
 
   constructor(
     override readonly model: OnnxModel,
-    private readonly options: NativeRunOptions,
+    private readonly turns: Turns,
     private readonly short: ShortRuns,
     private readonly memory: RunMemory,
   ) {
     super(model);
+    ({ revokePending: this.revokePending, terminate: this.terminate } = turns);
+    const { fixedBatch, states } = model.loaded.signature;
+    this.runsOnce = fixedBatch === undefined && states.length === 0;
   }
 
   override async run(
@@ -239,7 +242,6 @@ class NativePartition extends ModelPartition {
   ): Promise<PartitionResult> {
     const feeds = this.feedsOf(batch.gather(this.memory.memoryOf));
     try {
-      await this.turn();
       return await this.runInTurn(feeds, batch.size, info, listener);
     } finally {
       this.memory.keep(spareOf(feeds));
@@ -253,48 +255,118 @@ class NativePartition extends ModelPartition {
     listener: BatchListener,
   ): Promise<PartitionResult> {
     const isShort = this.short.has(size, listener.callsIfFull);
-    const watch = isShort ? undefined : new LongRun(listener, this.terminate);
-    const begin = performance.now();
+    const turn = await this.turns.next(isShort, this.runsOnce && !isShort, listener);
     try {
-      this.options.renew(isShort);
       return await this.runFeeds(feeds, info, listener);
     } finally {
-      this.short.learn(size, performance.now() - begin, isShort);
-      watch?.end();
-      this.endTurn();
+      this.short.learn(size, turn.end(), isShort);
+      this.turns.end(turn);
     }
   }
-
-  revokePending(): void {
-    const error = new NotStartedError(
-      'The partition runs a batch that does not end, and this batch was not started',
-    );
-    this.waiting.splice(0).forEach(({ revoke }) => revoke(error));
-  }
-
-  readonly terminate = (): void => this.options.terminate();
 
   halt(): void {
     this.terminate();
   }
+}
 
-  /** Resolves when the session's run has ended. */
-  override async close(): Promise<void> {
-    await this.turn();
-    await super.close();
+/** Runs of a partition: one at a time, with the next in a queue where a thread of ours takes them. */
+class Turns {
+  private readonly lane: RunLane;
+  /** Options of runs that are not under way. */
+  private readonly spare: NativeRunOptions[];
+  /** The oldest is under way, perhaps for callers who no longer wait. */
+  private running: Turn[] = [];
+  /** Batches that wait for its end. */
+  private waiting: { readonly begin: () => void; readonly revoke: (error: Error) => void }[] = [];
+  /** For the run that begins now. */
+  options: NativeRunOptions;
+
+  constructor(runtime: NativeRuntime) {
+    this.lane = new RunLane(runtime);
+    this.options = new NativeRunOptions(runtime, this.lane);
+    this.spare = [this.options, new NativeRunOptions(runtime, this.lane)];
   }
 
-  private async turn(): Promise<void> {
-    if (this.isBusy) {
-      await new Promise<void>((begin, revoke) => this.waiting.push({ begin, revoke }));
+  /** @param canQueue true if the run may be handed over while another one goes on */
+  async next(isShort: boolean, canQueue: boolean, listener: BatchListener): Promise<Turn> {
+    if (!listener.callsIfFull) {
+      this.lane.expectNone();
     }
-    this.isBusy = true;
+    while (!this.hasRoom(canQueue)) {
+      await this.change();
+      if (canQueue) {
+        this.lane.expectMore();
+      }
+    }
+    this.options = this.spare.pop()!;
+    this.options.renew(isShort);
+    const turn = new Turn(this.options, listener);
+    this.running.push(turn);
+    this.running[0]!.begin();
+    return turn;
   }
 
-  private endTurn(): void {
-    const next = this.waiting.shift();
-    this.isBusy = next !== undefined;
-    next?.begin();
+  end(turn: Turn): void {
+    this.running = this.running.filter((other) => other !== turn);
+    this.spare.push(turn.options);
+    this.running[0]?.begin();
+    this.waiting.shift()?.begin();
+  }
+
+  readonly revokePending = (): void => {
+    const error = new NotStartedError(
+      'The partition runs a batch that does not end, and this batch was not started',
+    );
+    this.waiting.splice(0).forEach(({ revoke }) => revoke(error));
+    this.lane.revoke(error);
+  };
+
+  readonly terminate = (): void => {
+    this.running[0]?.options.terminate();
+  };
+
+  /** Resolves when the runs have ended. */
+  async release(): Promise<void> {
+    while (this.running.length > 0) {
+      await this.change().catch(() => {});
+    }
+    this.spare.forEach((options) => options.release());
+  }
+
+  private hasRoom(canQueue: boolean): boolean {
+    const { length } = this.running;
+    return length === 0 || (length === 1 && canQueue && this.lane.canQueue);
+  }
+
+  /** Resolves when a run has ended. */
+  private change(): Promise<void> {
+    return new Promise((begin, revoke) => this.waiting.push({ begin, revoke }));
+  }
+}
+
+class Turn {
+  private began: number | undefined;
+  private watch: LongRun | undefined;
+
+  constructor(
+    readonly options: NativeRunOptions,
+    private readonly listener: BatchListener,
+  ) {}
+
+  /** Called also for a run that has begun. */
+  begin(): void {
+    if (this.began === undefined) {
+      this.began = performance.now();
+      if (!this.options.isShort) {
+        this.watch = new LongRun(this.listener, () => this.options.terminate());
+      }
+    }
+  }
+
+  /** @returns the run's milliseconds; infinitely many if it has not begun */
+  end(): number {
+    this.watch?.end();
+    return performance.now() - (this.began ?? -Infinity);
   }
 }
 

@@ -1,7 +1,6 @@
 import type { MemoryOf } from '../../core/batch/tensor.js';
 import { messageOf, ServingLoadError } from '../../core/errors.js';
 import type { PartitionOptions } from '../../core/partitions/batch-function.js';
-import { LARGE } from '../../core/partitions/worker/transfer.js';
 import { type NativeRuntime, type Pointer, pointers, textOf } from './native-runtime.js';
 import { type Provider, providersOf, withoutPlaces } from './onnx-session.js';
 
@@ -70,6 +69,9 @@ export function deviceOf(options: PartitionOptions): number {
 function snakeCase(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
+
+/** Bytes. The driver copies less by itself, as quickly. */
+const LARGE = 64 * 1024;
 
 /** `OrtMemType`: memory of the host that the provider's device writes to. */
 const CPU_OUTPUT = -1;

@@ -1,5 +1,6 @@
 import { readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { messageOf } from '../../core/errors.js';
@@ -145,7 +146,7 @@ export class NativeRuntime {
   private readonly stored = new BigUint64Array(new ArrayBuffer(8));
   /** Runs on libuv's pool. */
   private runs = 0;
-  private readonly threads: RunThreads;
+  readonly threads: RunThreads;
 
   constructor(
     private readonly koffi: Koffi,
@@ -211,23 +212,13 @@ export class NativeRuntime {
     });
   }
 
-  /**
-   * Calls `Run`, on libuv's pool if one of its threads is then left for files and DNS, or else on a
-   * thread of our own. The arguments are addresses, numbers, and lists of addresses.
-   */
-  async run(...args: readonly (Pointer | number | BigUint64Array)[]): Promise<void> {
+  /** Calls `Run` on libuv's pool, if one of its threads is then left for files and DNS. */
+  runOnPool(args: RunArguments): Promise<void> | undefined {
     if (this.runs >= POOL - 1) {
-      const addresses = args.map((arg) => (typeof arg === 'object' ? this.address(arg) : arg));
-      const terminate = (): void => this.call('RunOptionsSetTerminate', args[1]);
-      this.check(await this.threads.run(addresses, args, terminate));
-      return;
+      return undefined;
     }
     this.runs++;
-    try {
-      await this.callAsync('Run', ...args);
-    } finally {
-      this.runs--;
-    }
+    return this.callAsync('Run', ...args).finally(() => this.runs--);
   }
 
   /** Returns the address that the function stores at its last parameter. */
@@ -268,7 +259,8 @@ export class NativeRuntime {
     return this.koffi.view(pointer, bytes);
   }
 
-  private check(status: Status): void {
+  /** @throws an Error with the library's message */
+  check(status: Status): void {
     if (status) {
       const message = this.functions.GetErrorMessage(status) as unknown as string;
       this.functions.ReleaseStatus(status);
@@ -320,11 +312,73 @@ function enlargeStacks(koffi: Koffi): void {
 /** Threads of libuv's pool. Libuv reads the variable at its first use. */
 const POOL = Number(process.env['UV_THREADPOOL_SIZE']) || 4;
 
+/** Addresses, numbers, and lists of addresses. */
+type RunArguments = readonly (Pointer | number | BigUint64Array)[];
+
+/** Runs of a partition, in their order. */
+export class RunLane {
+  private thread: RunThread | undefined;
+
+  constructor(private readonly runtime: NativeRuntime) {}
+
+  /** True while a thread of ours runs, which begins the next run without the event loop. */
+  get canQueue(): boolean {
+    return this.own !== undefined && !this.own.isIdle && this.own.hasRoom;
+  }
+
+  /** Has the next runs take place on a thread of ours, where a core is left for it. */
+  expectMore(): void {
+    const { threads } = this.runtime;
+    this.thread = this.own ?? threads.find(this) ?? threads.made(this, MOST_THREADS);
+  }
+
+  expectNone(): void {
+    if (!this.canQueue) {
+      this.thread = undefined;
+    }
+  }
+
+  /** @throws an Error with the library's message */
+  async run(args: RunArguments): Promise<void> {
+    if (!this.own?.hasRoom) {
+      const onPool = this.runtime.runOnPool(args);
+      if (onPool) {
+        return onPool;
+      }
+      const { threads } = this.runtime;
+      this.thread = threads.find(this) ?? threads.made(this);
+    }
+    this.runtime.check(await this.thread!.run(args, this.runtime));
+  }
+
+  /** Takes back a run that has not begun, which then rejects with the error. */
+  revoke(error: Error): void {
+    this.own?.revoke(error);
+  }
+
+  /** Another lane may have taken an idle thread. */
+  private get own(): RunThread | undefined {
+    return this.thread?.lane === this ? this.thread : undefined;
+  }
+}
+
 /** Milliseconds that a process that exits waits for a run to end. */
 const LAST_RUN = 10_000;
 
 /** Milliseconds without a run after which a thread of ours ends. */
 const IDLE = 30_000;
+
+/** Threads that hand runs over: one for each core that the event loop leaves. */
+const MOST_THREADS = Math.max(1, availableParallelism() - 1);
+
+/** Arguments of `Run`. */
+const ARGUMENTS = 8;
+
+/** A run that is under way, and the next one. */
+const SLOTS = 2;
+
+/** States of a slot. */
+const [FREE, POSTED, RUNNING, REVOKED] = [0, 1, 2, 3];
 
 interface RunSite {
   readonly koffi: string;
@@ -336,103 +390,151 @@ interface RunSite {
 }
 
 /**
- * Threads that do nothing but call `Run`. They get its arguments as addresses, and return the
- * address of its status. The script is a text, so that a bundle needs no file for it.
+ * A thread that does nothing but call `Run`, for one slot after the other. It reads the arguments as
+ * addresses, and leaves the address of the status. The script is a text, so that a bundle needs no file for it.
  */
 const SCRIPT = `
   const { parentPort, workerData } = require('node:worker_threads');
+  const { states, args, statuses } = workerData;
   const koffi = require(workerData.koffi);
   koffi.config(workerData.stacks);
   // Garbage collection of the library would unload it.
   globalThis.library = koffi.load(workerData.library);
   const run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
-  parentPort.on('message', (args) => {
-    const status = run(...args);
-    Atomics.store(workerData.state, 0, 0);
-    Atomics.notify(workerData.state, 0);
-    parentPort.postMessage(status);
-  });
+  for (let slot = 0; ; slot = (slot + 1) % ${SLOTS}) {
+    Atomics.wait(states, slot, ${FREE});
+    if (Atomics.compareExchange(states, slot, ${POSTED}, ${RUNNING}) === ${POSTED}) {
+      statuses[slot] = BigInt(run(...args.subarray(slot * ${ARGUMENTS}, (slot + 1) * ${ARGUMENTS})));
+    }
+    Atomics.store(states, slot, ${FREE});
+    Atomics.notify(states, slot);
+    parentPort.postMessage(slot);
+  }
 `;
 
 class RunThreads {
-  private idle: RunThread[] = [];
-  private readonly running = new Map<RunThread, () => void>();
+  private readonly all = new Set<RunThread>();
 
   constructor(private readonly site: RunSite) {
-    process.once('exit', () => this.endRuns());
+    process.once('exit', () => this.all.forEach((thread) => thread.endRuns()));
   }
 
-  /**
-   * @param memory must stay until the run has ended
-   * @param terminate ends the run early
-   */
-  async run(
-    args: readonly (bigint | number)[],
-    memory: unknown,
-    terminate: () => void,
-  ): Promise<Status> {
-    const thread = this.idle.pop() ?? new RunThread(this.site);
-    this.running.set(thread, terminate);
-    let status: Status;
-    try {
-      status = await thread.run(args, memory);
-    } finally {
-      this.running.delete(thread);
+  /** A thread that runs nothing, from now on for this lane. */
+  find(lane: RunLane): RunThread | undefined {
+    for (const thread of this.all) {
+      if (thread.isIdle) {
+        thread.lane = lane;
+        return thread;
+      }
     }
-    this.idle.push(thread);
-    thread.endLater(() => (this.idle = this.idle.filter((other) => other !== thread)));
-    return status;
+    return undefined;
   }
 
-  /** A process that exits while a thread is in native code aborts. */
-  private endRuns(): void {
-    this.running.forEach((terminate) => terminate());
-    for (const thread of this.running.keys()) {
-      thread.waitForEnd();
+  /** A new thread, if there are less than so many. */
+  made(lane: RunLane, most = Infinity): RunThread | undefined {
+    if (this.all.size >= most) {
+      return undefined;
     }
+    const thread = new RunThread(this.site, lane, () => this.all.delete(thread));
+    this.all.add(thread);
+    return thread;
   }
+}
+
+interface PostedRun {
+  readonly terminate: () => void;
+  readonly resolve: (status: Status) => void;
+  readonly reject: (error: Error) => void;
+  /** What the addresses point to. */
+  memory: unknown;
 }
 
 class RunThread {
   private readonly worker: Worker;
-  /** 1 in a run. */
-  private readonly state = new Int32Array(new SharedArrayBuffer(4));
-  private timer: NodeJS.Timeout | undefined;
+  private readonly states = new Int32Array(new SharedArrayBuffer(4 * SLOTS));
+  private readonly args = new BigUint64Array(new SharedArrayBuffer(8 * ARGUMENTS * SLOTS));
+  private readonly statuses = new BigUint64Array(new SharedArrayBuffer(8 * SLOTS));
+  private readonly posted: (PostedRun | undefined)[] = Array.from({ length: SLOTS });
+  private next = 0;
+  private readonly timer: NodeJS.Timeout;
 
-  constructor(site: RunSite) {
-    const workerData = { ...site, state: this.state };
+  constructor(
+    site: RunSite,
+    public lane: RunLane | undefined,
+    private readonly onEnd: () => void,
+  ) {
+    const { states, args, statuses } = this;
+    const workerData = { ...site, states, args, statuses };
     this.worker = new Worker(SCRIPT, { eval: true, workerData, name: 'native runs' });
+    this.worker.on('message', (slot: number) => this.end(slot));
+    this.worker.on('error', (error: Error) => this.close(error));
+    this.timer = setTimeout(() => this.closeIfIdle(), IDLE).unref();
+  }
+
+  get isIdle(): boolean {
+    return this.posted.every((run) => run === undefined);
+  }
+
+  /** False also while it has not yet seen that the run in the next slot was taken back. */
+  get hasRoom(): boolean {
+    return this.posted[this.next] === undefined;
   }
 
   /** Keeps the process alive meanwhile. */
-  run(args: readonly (bigint | number)[], memory: unknown): Promise<Status> {
-    const { worker } = this;
-    clearTimeout(this.timer);
-    Atomics.store(this.state, 0, 1);
-    worker.ref();
-    const held = [memory];
+  run(args: RunArguments, runtime: NativeRuntime): Promise<Status> {
+    const slot = this.next;
+    this.next = (slot + 1) % SLOTS;
+    args.forEach((arg, index) => {
+      const value = typeof arg === 'object' ? runtime.address(arg) : BigInt(arg);
+      this.args[slot * ARGUMENTS + index] = value;
+    });
+    const terminate = (): void => runtime.call('RunOptionsSetTerminate', args[1]);
+    this.worker.ref();
     return new Promise((resolve, reject) => {
-      worker.once('error', reject);
-      worker.once('message', (status: Status) => {
-        held.length = 0;
-        worker.removeListener('error', reject);
-        worker.unref();
-        resolve(status);
-      });
-      worker.postMessage(args);
+      this.posted[slot] = { terminate, resolve, reject, memory: args };
+      Atomics.store(this.states, slot, POSTED);
+      Atomics.notify(this.states, slot);
     });
   }
 
-  /** Blocks until the run has ended. */
-  waitForEnd(): void {
-    Atomics.wait(this.state, 0, 1, LAST_RUN);
+  revoke(error: Error): void {
+    this.posted.forEach((run, slot) => {
+      if (Atomics.compareExchange(this.states, slot, POSTED, REVOKED) === POSTED) {
+        run!.reject(error);
+      }
+    });
   }
 
-  endLater(onEnd: () => void): void {
-    this.timer = setTimeout(() => {
-      onEnd();
+  /** Blocks until no run is under way. A process that exits while a thread is in native code aborts. */
+  endRuns(): void {
+    this.revoke(new Error('The process ends'));
+    this.posted.forEach((run, slot) => {
+      run?.terminate();
+      Atomics.wait(this.states, slot, RUNNING, LAST_RUN);
+    });
+  }
+
+  private end(slot: number): void {
+    const { resolve } = this.posted[slot]!;
+    this.posted[slot] = undefined;
+    if (this.isIdle) {
+      this.worker.unref();
+      this.timer.refresh();
+    }
+    resolve(this.statuses[slot]);
+  }
+
+  private closeIfIdle(): void {
+    if (this.isIdle) {
+      this.close(new Error('The thread has ended'));
       void this.worker.terminate();
-    }, IDLE).unref();
+    }
+  }
+
+  private close(error: Error): void {
+    this.lane = undefined;
+    this.onEnd();
+    this.posted.forEach((run) => run?.reject(error));
   }
 }
 

@@ -9,6 +9,7 @@ import {
   nativeRuntime,
   type Pointer,
   pointers,
+  type RunLane,
   textOf,
 } from './native-runtime.js';
 import { providersOf } from './onnx-session.js';
@@ -127,7 +128,7 @@ export class NativeSession {
       if (options.isShort) {
         runtime.call('Run', ...run);
       } else {
-        await runtime.run(...run);
+        await options.lane!.run(run);
       }
       outputs.forEach((tensor, index) => tensor ?? values.all.push(made[index]!));
       const results = outputs.map((tensor, index) => tensor ?? values.read(made[index]!));
@@ -190,9 +191,13 @@ export class NativeRunOptions {
   isShort = false;
   private isTerminated = false;
 
-  /** @param severity least severity of what the run logs, from 0 to 4 */
+  /**
+   * @param lane for runs that are not short
+   * @param severity least severity of what the run logs, from 0 to 4
+   */
   constructor(
     private readonly runtime: NativeRuntime,
+    readonly lane?: RunLane,
     severity?: number,
   ) {
     this.pointer = runtime.made('CreateRunOptions');
@@ -265,7 +270,7 @@ class ThreadSession implements SessionOfThread {
   private optionsFor(severity: number | undefined): NativeRunOptions {
     let found = this.options.get(severity);
     if (!found) {
-      found = new NativeRunOptions(this.runtime, severity);
+      found = new NativeRunOptions(this.runtime, undefined, severity);
       found.renew(true);
       this.options.set(severity, found);
     }

@@ -1,4 +1,4 @@
-import { setTimeout as pause } from 'node:timers/promises';
+import { setImmediate as turn, setTimeout as pause } from 'node:timers/promises';
 import { describe, expect, it, jest } from '@jest/globals';
 import {
   createServing,
@@ -15,9 +15,17 @@ import {
   textGeneration,
   type TextToContinue,
 } from 'nestjs-serving/tasks';
-import { NativeRuntime } from '../../../lib/features/onnx/native-runtime.js';
+import {
+  NativeRuntime,
+  nativeRuntime,
+  RunLane,
+} from '../../../lib/features/onnx/native-runtime.js';
 import { ShortRuns } from '../../../lib/features/onnx/native-engine.js';
-import { NativeSession } from '../../../lib/features/onnx/native-session.js';
+import {
+  NativeRunOptions,
+  NativeSession,
+  openNativeSession,
+} from '../../../lib/features/onnx/native-session.js';
 import {
   echoModel,
   gainModel,
@@ -47,6 +55,12 @@ const gainOn = (...executionProviders: string[]) =>
 /** Rows of the slow model. */
 const rows = (count: number): Tensor =>
   new Tensor('float32', new Float32Array(count * 512).fill(1), [count, 512]);
+
+async function turns(count: number): Promise<void> {
+  for (let made = 0; made < count; made++) {
+    await turn();
+  }
+}
 
 describe('A serving with native sessions', () => {
   const serve = useServings();
@@ -97,6 +111,79 @@ describe('A serving with native sessions', () => {
       [3, 30],
       [2, 20],
     ]);
+  });
+
+  it('[24.13] Full batches that wait run one after the other while the event loop is busy', async () => {
+    const serving = await serve<{ x1000: Tensor }>({
+      name: 'slow',
+      batchSize: 1,
+      model: { file: slowModel(1000), isolation, session: { intraOpNumThreads: 1 } },
+    });
+    const run = () => serving.batchedRun({ x: rows(1) });
+    let begin = performance.now();
+    await run();
+    const time = performance.now() - begin;
+    let answered = 0;
+    const calls = Array.from({ length: 8 }, () => run().then(() => answered++));
+    // From the second run on, the next one is queued behind the one that goes on.
+    await Promise.all(calls.slice(0, 3));
+    await turns(5);
+    const before = answered;
+    begin = performance.now();
+    while (performance.now() - begin < 15 * time);
+    // Far fewer than a run takes.
+    await turns(20);
+    expect(answered).toBeGreaterThanOrEqual(before + 2);
+    await Promise.all(calls);
+  });
+
+  it('[24.4] The end of a run leaves the one that is queued behind it', async () => {
+    const serving = await serve<{ x300: Tensor }>({
+      name: 'slow',
+      batchSize: 64,
+      model: {
+        file: slowModel(300),
+        isolation,
+        checkRows: false,
+        session: { intraOpNumThreads: 1 },
+      },
+    });
+    const left = new AbortController();
+    const ends: string[] = [];
+    serving.eventsOf('batch:end').subscribe(({ error }) => ends.push(error ? 'ended' : 'answered'));
+    const call = (signal?: AbortSignal) => serving.batchedRun({ x: rows(64) }, { signal });
+    const first = call();
+    const [second, third] = [call(left.signal), call()];
+    await first;
+    await pause(30);
+    left.abort();
+    await expect(second).rejects.toThrow();
+    expect((await third).x300.dims).toEqual([64, 512]);
+    expect(ends).toEqual(['answered', 'ended', 'answered']);
+  });
+
+  it('[24.13] A run that is queued can be taken back, and the others go on', async () => {
+    const runtime = await nativeRuntime();
+    const session = await openNativeSession(slowModel(200), {});
+    const lane = new RunLane(runtime);
+    lane.expectMore();
+    const run = async () => {
+      const options = new NativeRunOptions(runtime, lane);
+      const { x200 } = await session.run({ x: rows(8) }, ['x200'], options);
+      options.release();
+      return x200!.dims;
+    };
+    const [first, second] = [run(), run()];
+    lane.revoke(new Error('taken back'));
+    await expect(second).rejects.toThrow('taken back');
+    // It may not have begun either.
+    const end = await first.catch((error: Error) => error.message);
+    expect([[8, 512], 'taken back']).toContainEqual(end);
+    expect(await Promise.all([run(), run()])).toEqual([
+      [8, 512],
+      [8, 512],
+    ]);
+    await session.release();
   });
 
   it("[24.3] runs a caller's memory as it was when the call was made", async () => {

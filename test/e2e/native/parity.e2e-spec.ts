@@ -10,7 +10,7 @@ import {
   type NativeSession,
   openNativeSession,
 } from '../../../lib/features/onnx/native-session.js';
-import { nativeRuntime } from '../../../lib/features/onnx/native-runtime.js';
+import { nativeRuntime, RunLane } from '../../../lib/features/onnx/native-runtime.js';
 import {
   echoModel,
   linearModel,
@@ -75,7 +75,8 @@ describe('A native session', () => {
 
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'native-'));
-    options = new NativeRunOptions(await nativeRuntime());
+    const runtime = await nativeRuntime();
+    options = new NativeRunOptions(runtime, new RunLane(runtime));
   });
 
   afterAll(async () => {

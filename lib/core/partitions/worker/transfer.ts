@@ -310,8 +310,8 @@ export function unpackTensors({ data, dims }: WireTensors, ports: readonly Model
   return ports.map(({ type }, i) => tensorOf({ type, data: data[i]!, dims: dims[i]! }));
 }
 
-/** Larger memory is new pages, which cost more than the copy into them. */
-export const LARGE = 128 * 1024;
+/** Larger memory is often new pages, which cost more than the copy into them. */
+const LARGE = 16 * 1024;
 
 export function spareOf(tensors: readonly Tensor[]): ArrayBuffer[] {
   const buffers: ArrayBuffer[] = [];

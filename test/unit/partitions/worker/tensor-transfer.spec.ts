@@ -49,7 +49,7 @@ describe('The tensors of a model on their way', () => {
 });
 
 describe('SpareMemory', () => {
-  const large = 128 * 1024;
+  const large = 16 * 1024;
 
   it('[5.4] It gives each buffer once, for a batch of exactly its length', () => {
     const memory = new SpareMemory();

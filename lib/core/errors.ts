@@ -280,7 +280,7 @@ function textOf(value: unknown): string {
 }
 
 /** Reading a thrown value or a row may throw. */
-function readable<T>(read: () => T, otherwise: T): T {
+export function readable<T>(read: () => T, otherwise: T): T {
   try {
     return read();
   } catch {

@@ -51,7 +51,11 @@ export class ApiKeyGuard implements CanActivate {
     const header = headersOf(context);
     const key = header('x-api-key') ?? credentialsOf('Bearer', header('authorization'));
     if (!isOneOf(this.digests, key)) {
-      throw new UnauthorizedException('Send your key in the header x-api-key');
+      throw new UnauthorizedException(
+        key === undefined
+          ? 'Send your key in the header x-api-key, or in authorization as: Bearer <key>'
+          : 'The key is not valid',
+      );
     }
     return true;
   }

@@ -1,4 +1,5 @@
 import { Inject } from '@nestjs/common';
+import { InvalidServingError } from '../core/errors.js';
 
 type ServingName = string | { readonly name: string };
 
@@ -9,9 +10,20 @@ const SUFFIX =
   ' (of servings in ServingModule.forRoot or forFeature, of names in forRootAsync, or of remotes ' +
   'in ServingClusterModule)';
 
-/** The injection token of a serving's handle; override it to test without a model. */
+/**
+ * The injection token of a serving's handle; override it to test without a model.
+ *
+ * @throws InvalidServingError for a definition that a circular import has left undefined
+ */
 export function getServingToken(serving: ServingName): string {
-  return PREFIX + (typeof serving === 'string' ? serving : serving.name) + SUFFIX;
+  const given: ServingName | undefined = serving;
+  if (given === undefined) {
+    throw new InvalidServingError(
+      'A serving is injected whose definition is undefined here: its file and this one probably import ' +
+        "each other; move the definition to a file of its own, or write its name: @InjectServing('name')",
+    );
+  }
+  return PREFIX + (typeof given === 'string' ? given : given.name) + SUFFIX;
 }
 
 export function servingNameOf(token: unknown): string | undefined {

@@ -139,7 +139,10 @@ export class ServingService implements OnModuleInit {
     return this.find(serving) as Serving<Input, Output>;
   }
 
-  /** Runs rows in batches with concurrent callers' rows. See {@link Serving.batchedRun}. */
+  /**
+   * Runs rows in batches with concurrent callers' rows. See {@link Serving.batchedRun}. With a
+   * name, give both types or none: `batchedRun<Input, Output>('digits', input)`.
+   */
   batchedRun<Input = unknown, Output = unknown>(
     serving: ServingReference<Input, Output>,
     input: NoInfer<Input>,

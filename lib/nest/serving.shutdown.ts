@@ -2,6 +2,7 @@ import {
   type BeforeApplicationShutdown,
   Global,
   Injectable,
+  Logger,
   Module,
   type OnApplicationShutdown,
 } from '@nestjs/common';
@@ -13,6 +14,9 @@ import { ServingRegistry } from './serving.registry.js';
 
 /** Milliseconds. */
 const INTERVAL = 100;
+
+/** Milliseconds of a shutdown that needs no words. */
+const QUICK = 1000;
 
 /** Milliseconds for an answer with `Connection: close`, once the server doesn't listen. */
 const TIME_TO_LEAVE = 500;
@@ -31,6 +35,9 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
   /** Time when the server was first seen not to listen. */
   private stoppedAt: number | undefined;
   private endedAt: number | undefined;
+  private begin = 0;
+  private hasSaid = false;
+  private readonly logger = new Logger('Serving');
 
   constructor(
     private readonly host: HttpAdapterHost,
@@ -44,17 +51,28 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
       ...this.registry.started.flatMap(({ local }) => local?.shutdownLimit ?? []),
     ];
     if (limits.length > 0) {
-      const end = performance.now() + Math.max(...limits);
+      this.begin = performance.now();
+      const end = this.begin + Math.max(...limits);
       this.interval = setInterval(() => this.endConnections(end), INTERVAL);
     }
   }
 
   onApplicationShutdown(): void {
     clearInterval(this.interval);
+    if (this.hasSaid) {
+      this.logger.log(`The calls have ended, after ${this.secondsAt(performance.now())} s`);
+    }
   }
 
   private endConnections(end: number): void {
     const now = performance.now();
+    if (now > this.begin + QUICK && !this.hasSaid) {
+      this.hasSaid = true;
+      const most = this.secondsAt(end);
+      this.logger.log(
+        `The application ends, and waits for calls that are under way: ${most} s at most`,
+      );
+    }
     if (now > end) {
       this.endedAt ??= now;
       this.methods.end(
@@ -73,6 +91,11 @@ export class ServingShutdown implements BeforeApplicationShutdown, OnApplication
     } else if (now > this.stoppedAt + TIME_TO_LEAVE) {
       server.closeIdleConnections?.();
     }
+  }
+
+  /** Of the shutdown, at that time. */
+  private secondsAt(time: number): string {
+    return ((time - this.begin) / 1000).toFixed(1);
   }
 }
 

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 324,
-  'thousand characters of code in lib': 1410.8,
+  'thousand characters of code in lib': 1417.3,
   'files of the core, its features and its Nest module': 135,
-  'thousand characters of code in the core': 431.7,
-  'thousand characters of code in the core, its features and its Nest module': 645.9,
-  'thousand words of comments': 45.6,
+  'thousand characters of code in the core': 436.1,
+  'thousand characters of code in the core, its features and its Nest module': 651.3,
+  'thousand words of comments': 45.8,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 151,
@@ -39,7 +39,7 @@ const CEILINGS = {
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.1,
   cli: 48.3,
-  distribution: 223.4,
+  distribution: 224.4,
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 134.3,

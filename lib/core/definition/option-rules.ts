@@ -82,6 +82,11 @@ export const shutdown = groupOf({ drain: flag, timeout: delay });
 
 /** @throws InvalidServingError naming the owner, the option, its value, and the allowed values */
 export function checkOptions(owner: string, options: object, rules: Rules, group = ''): void {
+  if (Array.isArray(options)) {
+    throw new InvalidServingError(
+      `${owner} was given a list, and takes an object with ${Object.keys(rules).toSorted().join(', ')}`,
+    );
+  }
   const required = Object.keys(rules).filter((name) => rules[name]!.isRequired);
   for (const name of new Set([...required, ...Object.keys(options)])) {
     const value = (options as Record<string, unknown>)[name];

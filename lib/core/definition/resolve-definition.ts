@@ -289,13 +289,10 @@ interface More {
  */
 export function resolveDefinition(definition: ServingDefinition, more: More): ResolvedServing {
   checkName('createServing', definition);
-  const [label, { runner, own, around }] = kindOf(definition, more.ofModel);
+  const rules = { ...withRules(common, more.rules), model: aModel };
+  const [label, { runner, own, around }] = kindOf(definition, rules, more.ofModel);
   const owner = `Serving ${formatValue(definition.name)} with "${label}"`;
-  checkOptions(owner, definition, {
-    ...withRules(common, more.rules),
-    ...around,
-    model: aModel,
-  });
+  checkOptions(owner, definition, { ...rules, ...around });
   const options = runnerOf(definition);
   checkOptions(owner, options, own, 'model.');
   const { name, rollout: { version = DEFAULT_VERSION } = {}, warmUp = [] } = definition;
@@ -516,7 +513,11 @@ function existing(name: string, file: string | URL): string {
   return path;
 }
 
-function kindOf(definition: ServingDefinition, more: Rules): readonly [label: string, kind: Kind] {
+function kindOf(
+  definition: ServingDefinition,
+  around: Rules,
+  more: Rules,
+): readonly [label: string, kind: Kind] {
   if (isExternal(definition)) {
     return ['model', external];
   }
@@ -527,7 +528,7 @@ function kindOf(definition: ServingDefinition, more: Rules): readonly [label: st
   if (given.length !== 1) {
     throw new InvalidServingError(
       `Serving ${formatValue(definition.name)} has ` +
-        `${given.join(' and ') || `nothing to run its batches${misspelt(runner, more)}`}; as its model ` +
+        `${given.join(' and ') || nothingIn(definition, runner, around, more)}; as its model ` +
         `give a file, endpoint(), or an object with exactly one of ${Object.keys(kinds).join(', ')}`,
     );
   }
@@ -536,12 +537,26 @@ function kindOf(definition: ServingDefinition, more: Rules): readonly [label: st
   return [one === 'file' ? 'model' : one, { ...kind, own: { ...kind.own, ...more } }];
 }
 
-function misspelt(runner: RunnerOptions, more: Rules): string {
+function nothingIn(
+  definition: ServingDefinition,
+  runner: RunnerOptions,
+  around: Rules,
+  more: Rules,
+): string {
   const all = [...Object.values(kinds).map(({ own }) => own), more].flatMap(Object.keys);
-  const unknown = Object.keys(runner).find((option) => !all.includes(option));
-  const meant = unknown === undefined ? undefined : closestName(unknown, all);
-  const hint = meant === undefined ? '' : `; did you mean "model.${meant}"?`;
-  return unknown === undefined ? '' : ` and the unknown option "model.${unknown}"${hint}`;
+  const unknown = misspelt(definition, Object.keys(around), '') || misspelt(runner, all, 'model.');
+  return `nothing to run its batches${unknown}`;
+}
+
+function misspelt(options: object, known: readonly string[], group: string): string {
+  const unknown = Object.keys(options).find((option) => !known.includes(option));
+  if (unknown === undefined) {
+    return '';
+  }
+  const short = known.find((each) => unknown.toLowerCase().startsWith(each.toLowerCase()));
+  const meant = closestName(unknown, known) ?? short;
+  const hint = meant === undefined ? '' : `; did you mean "${group}${meant}"?`;
+  return ` and the unknown option "${group}${unknown}"${hint}`;
 }
 
 function partitionsOf(definition: ServingDefinition, more: More): readonly PartitionOptions[] {

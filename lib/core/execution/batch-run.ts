@@ -12,6 +12,7 @@ import {
   InvalidBatchError,
   InvalidOutputError,
   isA,
+  isError,
   isServingError,
   messageOf,
   PartitionLostError,
@@ -162,7 +163,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     this.cut = error;
   }
 
-  errorOf(cause: unknown, size: number): unknown {
+  errorOf(cause: unknown, batch: Batch): unknown {
     if (this.cut && isA(cause, PartitionLostError)) {
       return this.cut;
     }
@@ -178,7 +179,13 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
         reason === undefined ? {} : { cause: reason },
       );
     }
-    return isServingError(cause) ? cause : this.failedBatch(cause, size);
+    if (isA(cause, PartitionLostError) && !cause.message.startsWith('Serving ')) {
+      // The retry policy looks at its class.
+      const Loss = cause.constructor as typeof PartitionLostError;
+      const { cause: reason, retryAfter } = cause;
+      return new Loss(`Serving "${this.name}": ${cause.message}`, { cause: reason, retryAfter });
+    }
+    return isServingError(cause) ? cause : this.failedBatch(cause, batch.size, batch.values);
   }
 
   private run(
@@ -200,9 +207,17 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     return run.on(partition, index, retryState);
   }
 
-  private failedBatch(cause: unknown, size: number): BatchFailedError {
+  private failedBatch(
+    cause: unknown,
+    size: number,
+    values: readonly unknown[] = [],
+  ): BatchFailedError {
+    const hint =
+      isError(cause) && cause.name === 'TypeError' && values.some(Array.isArray)
+        ? '; a plain list is one row: give several rows as Batch.stack([...])'
+        : '';
     return new BatchFailedError(
-      `Serving "${this.name}": a batch of ${countOfRows(size)} failed: ${messageOf(cause)}`,
+      `Serving "${this.name}": a batch of ${countOfRows(size)} failed: ${messageOf(cause)}${hint}`,
       { cause },
     );
   }
@@ -308,7 +323,7 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     try {
       this.forEachPart((part, start) => this.answer(part, start));
     } catch (cause) {
-      failParts(this.parts, this.runner.errorOf(cause, this.batch.size));
+      failParts(this.parts, this.runner.errorOf(cause, this.batch));
     }
   }
 
@@ -339,7 +354,7 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
       this.retries = [{ parts, retryState }];
       return;
     }
-    const error = runner.errorOf(cause, this.batch.size);
+    const error = runner.errorOf(cause, this.batch);
     const again = parts.filter(
       ({ request, offset, count }) =>
         !this.received?.has(request) && (request.isOver || request.isWaitingFor(offset, count)),

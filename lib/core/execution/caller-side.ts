@@ -5,7 +5,7 @@ import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
-import { InvalidBatchError, InvalidInputError, InvalidServingError } from '../errors.js';
+import { InvalidBatchError, InvalidInputError, InvalidServingError, isError } from '../errors.js';
 import type { ServingSignature } from '../partitions/model/model-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
@@ -240,10 +240,24 @@ function preprocess(
   reader: RowReader,
   context: PreprocessContext,
 ): Call | Promise<Call> {
-  const prepared = callbacks.preprocess!(input, context);
-  return isThenable(prepared)
-    ? Promise.resolve(prepared).then((own) => preprocessed(callbacks, own, reader))
-    : preprocessed(callbacks, prepared, reader);
+  try {
+    const prepared = callbacks.preprocess!(input, context);
+    return isThenable(prepared)
+      ? Promise.resolve(prepared).then(
+          (own) => preprocessed(callbacks, own, reader),
+          (cause: unknown) => Promise.reject(tensorError(callbacks, cause)),
+        )
+      : preprocessed(callbacks, prepared, reader);
+  } catch (cause) {
+    throw tensorError(callbacks, cause);
+  }
+}
+
+/** The constructor of tensors throws a plain Error when data from a caller has the wrong length. */
+function tensorError({ name }: Callbacks, cause: unknown): unknown {
+  return isError(cause) && /^Tensor's size\(\d+\) does not match data/.test(cause.message)
+    ? new InvalidInputError(`Serving "${name}", preprocess: ${cause.message}`, { cause })
+    : cause;
 }
 
 function preprocessed(

@@ -244,6 +244,13 @@ function checkTemplate(
   }
 }
 
+/** A list is one row with the entries 0, 1 and so on, which few models have. */
+function hintOf(leaves: readonly { readonly path: string }[]): string {
+  return leaves.length > 1 && leaves.every(({ path }, index) => path === String(index))
+    ? '; a list is one row, with these entries: for several rows give Batch.stack([...])'
+    : '';
+}
+
 /**
  * @throws InvalidInputError for NUL, where onnxruntime-node would cut the string without an error
  */
@@ -314,7 +321,7 @@ function mismatch(
   for (const port of inputs) {
     const leaf = lone ?? leaves.get(port.name);
     if (!leaf) {
-      return `${named(port)} is missing`;
+      return `${named(port)} is missing${hintOf(template.leaves)}`;
     }
     if (leaf.type !== port.type) {
       return `${named(port)} is ${leaf.type} and must be ${port.type}`;

@@ -26,6 +26,7 @@ import type {
   PartitionOptions,
 } from './batch-function.js';
 import {
+  BlockingWatch,
   CodePartition,
   type FactoryPartition,
   FunctionPartition,
@@ -105,18 +106,37 @@ export async function modelsLoaded(): Promise<void> {
 
 /** Runs in the application's own thread. */
 export function functionEngine(factory: RunnerFactory, open: OpenPartition = functions): Engine {
-  return async (_kind, options, keys) => ({
-    partitions: await Promise.all(
+  return async (_kind, options, keys, _supervision, _end, { warn }) => {
+    const partitions = await Promise.all(
       options.map((own, index) => openFactory(open, factory, index, own, keys)),
-    ),
-  });
+    );
+    return { partitions: watched(partitions, warn) };
+  };
+}
+
+/** Milliseconds: a timer or a health check that is this late is noticed. */
+const LONG = 50;
+
+function watched(
+  partitions: readonly Partition[],
+  warn: (line: string) => void,
+): readonly Partition[] {
+  const remedy = 'move its work to a file (useFile), which a thread runs, or lower batchSize';
+  const watch = new BlockingWatch({ limit: LONG, name: `${LONG} ms` }, remedy, warn);
+  for (const partition of partitions) {
+    if (partition instanceof CodePartition) {
+      partition.watch = watch;
+    }
+  }
+  return partitions;
 }
 
 export function handlerEngine(handlerOf: () => ServingHandler): Engine {
   const initialised = initialisedOnce(() => checked(handlerOf()));
-  return async (kind, options, keys) => {
+  return async (kind, options, keys, _supervision, _end, { warn }) => {
     const handlerFor = await initialised(kind, options, keys);
-    return { partitions: options.map((_, index) => new HandlerPartition(handlerFor, index)) };
+    const partitions = options.map((_, index) => new HandlerPartition(handlerFor, index));
+    return { partitions: watched(partitions, warn) };
   };
 }
 

@@ -11,7 +11,7 @@ import {
   messageOf,
   ServingLoadError,
 } from '../errors.js';
-import { formatValue } from '../format.js';
+import { countOfRows, formatValue } from '../format.js';
 import { RowStates } from './row-states.js';
 import { type Partition, type PartitionResult, STEPPED } from './partition.js';
 import {
@@ -38,6 +38,8 @@ export interface FactoryPartition extends Partition {
 /** Keeps rows' states, and links calls to their batch. */
 export abstract class CodePartition implements Partition {
   readonly prefetch = 0;
+  /** Set where the code runs in the application's own thread. */
+  watch: BlockingWatch | undefined;
   private readonly states = new RowStates<unknown>();
   private readonly calls = new FunctionCalls();
 
@@ -66,7 +68,9 @@ export abstract class CodePartition implements Partition {
     code: (context: BatchContext) => Settled | Promise<Settled>,
   ): Settled | Promise<Settled> {
     const { turns, padding } = info;
-    const run = (context: BatchContext) => this.calls.run(listener.caller?.(), () => code(context));
+    const watched = this.watch && listener.hasCallers ? this.watch.around(info.size, code) : code;
+    const run = (context: BatchContext) =>
+      this.calls.run(listener.caller?.(), () => watched(context));
     if (!turns) {
       return run(contextOf(info, listener));
     }
@@ -84,6 +88,52 @@ export abstract class CodePartition implements Partition {
     };
     const result = run(contextOf(info, listener, own));
     return result instanceof Promise ? result.then(finish) : finish(result);
+  }
+}
+
+/** Slow runs before the warning: a single one may be a pause of the machine. */
+const SLOW_RUNS = 3;
+
+/** Milliseconds, of which one run is enough. */
+const VERY_SLOW = 500;
+
+/** Warns once of runs that hold the event loop. */
+export class BlockingWatch {
+  private slowRuns = 0;
+  private hasWarned = false;
+
+  constructor(
+    /** Milliseconds, and what the warning calls them. */
+    private readonly most: { readonly limit: number; readonly name: string },
+    private readonly remedy: string,
+    /** Logs a line that continues "Serving ...". */
+    private readonly warn: (line: string) => void,
+  ) {}
+
+  /** Observes what the code does until it returns, such as a promise. */
+  around<Site, Result>(rows: number, code: (site: Site) => Result): (site: Site) => Result {
+    return (site) => {
+      const begin = performance.now();
+      try {
+        return code(site);
+      } finally {
+        this.observe(rows, performance.now() - begin);
+      }
+    };
+  }
+
+  observe(rows: number, milliseconds: number): void {
+    const { limit, name } = this.most;
+    this.slowRuns = milliseconds > limit ? this.slowRuns + 1 : 0;
+    const isThird = this.slowRuns === SLOW_RUNS;
+    if ((isThird || milliseconds > VERY_SLOW) && !this.hasWarned) {
+      this.hasWarned = true;
+      const why = isThird ? `: the third run in a row above ${name}` : '';
+      this.warn(
+        `held the event loop for ${milliseconds.toFixed(1)} ms with a run of ${countOfRows(rows)}${why}. ` +
+          `Nothing else of the application runs meanwhile; ${this.remedy}`,
+      );
+    }
   }
 }
 
@@ -129,7 +179,7 @@ export class FunctionPartition extends CodePartition implements FactoryPartition
 
   private async build(key: string): Promise<BatchFunction<unknown>> {
     const { index: partition, options } = this;
-    const built: unknown = await this.factory({ key, partition, options });
+    const built = await made(this.factory, { key, partition, options });
     if (typeof built !== 'function') {
       throw new InvalidServingError(
         `The factory must return a function that runs a batch; for partition ${partition} and ` +
@@ -137,6 +187,24 @@ export class FunctionPartition extends CodePartition implements FactoryPartition
       );
     }
     return built as BatchFunction<unknown>;
+  }
+}
+
+async function made(
+  factory: (site: BatchFunctionContext) => unknown,
+  site: BatchFunctionContext,
+): Promise<unknown> {
+  try {
+    return await factory(site);
+  } catch (cause) {
+    // It may have been written as the batch function itself.
+    throw cause instanceof TypeError
+      ? new ServingLoadError(
+          `The factory failed: ${messageOf(cause)}. It is called once, without rows, and returns the ` +
+            'batch function: () => (rows) => results',
+          { cause },
+        )
+      : cause;
   }
 }
 

@@ -457,7 +457,7 @@ export class LocalServing<
     }
     return new ServingClosedError(
       `Serving "${this.name}" has not been started; the application starts it before it listens, ` +
-        'elsewhere call start()',
+        'in a test call app.init(), elsewhere start()',
     );
   }
 

@@ -1,3 +1,4 @@
+import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../../index.js';
 import { formatValue } from '../../doors/text.js';
 import type { DistributionOptions } from './options.js';
@@ -18,9 +19,15 @@ export async function openTransport(given: DistributionOptions): Promise<Serving
   }
   const names = [...transports.values()].map(({ name }) => name);
   throw new InvalidServingError(
-    `ServingClusterModule: transport ${formatValue(transport)} does not carry servings; ` +
+    `ServingClusterModule: transport ${nameOf(transport)} does not carry servings; ` +
       `allowed are ${names.join(', ')}, and an object that is a ServingTransport`,
   );
+}
+
+/** Nest's transports are numbers. */
+function nameOf(transport: unknown): string {
+  const name = typeof transport === 'number' ? Transport[transport] : undefined;
+  return name === undefined ? formatValue(transport) : `Transport.${name}`;
 }
 
 function isTransport(value: unknown): value is ServingTransport {

@@ -118,12 +118,15 @@ async function transportOf(options: DistributionOptions): Promise<ServingTranspo
     const { openTransport } = await import('./open-transport.js');
     return await openTransport(options);
   } catch (cause) {
-    throw isMissing(cause)
-      ? new InvalidServingError(
-          `ServingClusterModule: a package that it needs is not installed. ${cause.message}`,
-          { cause },
-        )
-      : cause;
+    if (!isMissing(cause)) {
+      throw cause;
+    }
+    const [, name] = /'((?:@[^/']+\/)?[^/'.][^/']*)'/.exec(cause.message) ?? [];
+    const remedy = name === undefined ? '' : `; install it: npm install ${name}`;
+    throw new InvalidServingError(
+      `ServingClusterModule: a package that it needs is not installed. ${cause.message}${remedy}`,
+      { cause },
+    );
   }
 }
 

@@ -115,7 +115,11 @@ class Folder implements Repository {
         isAbsolute(String(folder)) || folder instanceof URL
           ? ''
           : ` (a relative path counts from ${process.cwd()})`;
-      throw new InvalidServingError(`${owner}: there is no folder ${this.name}${hint}`);
+      const isName = /^[\w.-]+\/[\w.-]+$/.test(String(folder));
+      const hub = isName
+        ? `; for the model of that name on Hugging Face, write hf:${String(folder)}`
+        : '';
+      throw new InvalidServingError(`${owner}: there is no folder ${this.name}${hint}${hub}`);
     }
   }
 

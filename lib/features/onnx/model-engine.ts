@@ -1,4 +1,4 @@
-import { countOfRows } from '../../core/format.js';
+import { BlockingWatch } from '../../core/partitions/function.partition.js';
 import { type Engine, type OpenedEngine, whileLoading } from '../../core/partitions/engine.js';
 import type { Fetching, ModelPlace } from '../../core/partitions/model/remote-models.js';
 import type { DeclaredPorts } from '../../core/partitions/model/model-signature.js';
@@ -81,7 +81,11 @@ export function inWorkers(isolation: Isolation): OpenModel {
 /** Runs in the application's own thread can't overlap, so there is one session. */
 export function onMainThread(blockingLimit: number): OpenModel {
   return async ([task], _supervision, _end, { warn }) => {
-    const watch = new BlockingWatch(blockingLimit, warn);
+    const watch = new BlockingWatch(
+      { limit: blockingLimit, name: `blockingLimit, which is ${blockingLimit} ms` },
+      "use isolation: 'thread', lower batchSize, or raise blockingLimit",
+      warn,
+    );
     const model = await openModel(task!, (rows, milliseconds) => watch.observe(rows, milliseconds));
     const { signature, providers } = model.loaded;
     return {
@@ -127,33 +131,5 @@ export class ModelPartition implements Partition {
 
   close(): Promise<void> {
     return this.model.close();
-  }
-}
-
-/** Slow runs before the warning: a single one may be a pause of the machine. */
-const SLOW_RUNS = 3;
-
-export class BlockingWatch {
-  private slowRuns = 0;
-  private hasWarned = false;
-
-  constructor(
-    /** Milliseconds. */
-    private readonly limit: number,
-    /** Logs a line that continues "Serving ...". */
-    private readonly warn: (line: string) => void,
-  ) {}
-
-  observe(rows: number, milliseconds: number): void {
-    this.slowRuns = milliseconds > this.limit ? this.slowRuns + 1 : 0;
-    if (this.slowRuns === SLOW_RUNS && !this.hasWarned) {
-      this.hasWarned = true;
-      this.warn(
-        `held the event loop for ${milliseconds.toFixed(1)} ms with a run of ${countOfRows(rows)}: the ` +
-          `third run in a row above blockingLimit, which is ${this.limit} ms. Nothing else of the ` +
-          "application runs meanwhile; use isolation: 'thread', lower batchSize, or raise " +
-          'blockingLimit',
-      );
-    }
   }
 }

@@ -1,6 +1,16 @@
-import { access, copyFile, type FileHandle, mkdtemp, open, rm, stat } from 'node:fs/promises';
+import {
+  access,
+  copyFile,
+  type FileHandle,
+  mkdtemp,
+  open,
+  readdir,
+  rm,
+  stat,
+} from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { messageOf, ServingLoadError } from '../../core/errors.js';
+import { truncate } from '../../core/format.js';
 import { MAX_BYTES } from '../../core/partitions/worker/codec.js';
 import type {
   FetchedFile,
@@ -134,9 +144,13 @@ async function readFile(
   try {
     const found = await stat(path);
     if (found.isDirectory()) {
-      throw new Error('it is a folder; name the ONNX file in it');
+      const models = (await readdir(path)).filter((name) => name.endsWith('.onnx'));
+      throw new Error(`it is a folder; name the ONNX file in it${listed(models)}`);
     }
     const { size } = found;
+    if (size === 0) {
+      throw new Error('the file is empty');
+    }
     const isKept = size <= MAX_BYTES;
     copy = isKept && size > SMALL ? await unnamedCopy(path) : undefined;
     const bytes = isKept && !copy ? new Uint8Array(new SharedArrayBuffer(size)) : undefined;
@@ -168,6 +182,10 @@ async function readFile(
     await copy?.close();
     throw new ServingLoadError(`Cannot read the model ${path}: ${messageOf(cause)}`, { cause });
   }
+}
+
+function listed(names: readonly string[]): string {
+  return names.length === 0 ? '' : `: ${truncate(names.toSorted().join(', '))}`;
 }
 
 /** See https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md. */

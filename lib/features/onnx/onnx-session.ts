@@ -128,14 +128,16 @@ export async function createSession<Session extends Pick<InferenceSession, 'rele
         ? reasons.get(cpu)
         : await runtime.open(model).then(release, asError);
   if (!fault) {
-    throw unavailable(name, providers, reasons);
+    throw unavailable(name, providers, reasons, runtime.offered);
   }
   throw loadError(name, fault);
 }
 
 export function loadError(model: string, cause: unknown): ServingLoadError {
   const message = messageOf(asError(cause));
-  const hint = /protobuf/i.test(message) ? '; it is not an ONNX file, or it is cut' : '';
+  const hint = /protobuf|does not have a graph/i.test(message)
+    ? '; it is not an ONNX file, or it is cut'
+    : '';
   return new ServingLoadError(`Cannot load the model ${model}: ${message}${hint}`, { cause });
 }
 
@@ -147,20 +149,22 @@ function unavailable(
   model: string,
   providers: readonly Provider[],
   reasons: ReadonlyMap<Provider, Error>,
+  offered: readonly string[],
 ): Error {
   const names = providers.map(({ name }) => name);
   const failures = providers.map((each) => `${each.name} (${messageOf(reasons.get(each))})`);
-  const cures = names.map((name) => remedies[name] ?? notBuilt(name));
-  const fallback = [...names, 'cpu'].map((name) => `'${name}'`).join(', ');
+  const known = names.filter((name) => name in remedies);
+  const cures = names.map((name) => remedies[name] ?? notBuilt(name, offered));
+  const fallback = [...known, 'cpu'].map((name) => `'${name}'`).join(', ');
   return new ProviderUnavailableError(
-    `Cannot run the model ${model} on ${failures.join(' or ')}. ${cures.join(' ')} ` +
-      `Or add a fallback: executionProviders: [${fallback}]`,
+    `Cannot run the model ${model} on ${failures.join(' or ')}. ${cures.join(' ')}` +
+      (known.length > 0 ? ` Or add a fallback: executionProviders: [${fallback}]` : ''),
     { cause: reasons.get(providers[0]!) },
   );
 }
 
-function notBuilt(name: string): string {
-  return `No build of onnxruntime-node for this platform offers "${name}".`;
+function notBuilt(name: string, offered: readonly string[]): string {
+  return `"${name}" is no provider of onnxruntime-node here; it offers ${offered.join(', ')}.`;
 }
 
 const cudaRemedy =
@@ -195,7 +199,8 @@ function messageOf(error: Error | undefined): string {
 export function withoutPlaces(message: string): string {
   return message
     .replace(/^.* : FAIL : /s, '')
-    .replaceAll(/\S+\.(?:cc|h):\d+ \S+ /g, '')
+    .replaceAll(/ failed:(?=\/)/g, ': ')
+    .replaceAll(/\S+\.(?:cc|h):\d+ (?:[^\s(]+\([^)]*\)|\S+) /g, '')
     .trim()
     .replace(/\.$/, '');
 }

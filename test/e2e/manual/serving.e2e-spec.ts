@@ -251,6 +251,14 @@ export const moods = defineServing({
 export class MoodsModule {}
 // #endregion
 
+// #region plain-rows
+export const scores = defineServing({
+  name: 'scores',
+  preprocess: (dto: { text: string }) => ({ batch: { text: dto.text } }),
+  model: { useFactory: () => (rows: { text: string }[]) => rows.map(({ text }) => text.length) },
+});
+// #endregion
+
 // #region devices
 export const onTwoDevices = {
   ...digits,
@@ -417,6 +425,11 @@ describe('The manual on servings', () => {
   it("[5.1] [5.7] The manual's devices with a fallback answer", async () => {
     await start({ imports: [ServingModule.forRoot({ servings: [onTwoDevices] })] });
     expect(await app!.get(ServingService).batchedRun(digits, blank)).toEqual(expect.any(Number));
+  });
+
+  it("[FU11] The manual's preprocess of plain rows makes one row", async () => {
+    await start({ imports: [ServingModule.forRoot({ servings: [scores] })] });
+    expect(await app!.get(ServingService).batchedRun(scores, { text: 'four' })).toBe(4);
   });
 
   it("[24.11] The manual's session for the partitions of a GPU answers", async () => {

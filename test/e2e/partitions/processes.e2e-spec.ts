@@ -225,7 +225,7 @@ describe('The processes of a serving', () => {
     process.kill(pid, 'SIGKILL');
 
     expect(await running).toMatchObject({
-      message: 'The process of partition 0 was killed by SIGKILL',
+      message: 'Serving "dying": The process of partition 0 was killed by SIGKILL',
     });
   });
 
@@ -253,7 +253,9 @@ describe('The processes of a serving', () => {
       messages: [
         {
           code: 'SERVING_PARTITION_LOST',
-          message: expect.stringMatching(/^The process of partition 0 (ended with|was killed by)/),
+          message: expect.stringMatching(
+            /^Serving "dying": The process of partition 0 (ended with|was killed by)/,
+          ),
         },
         'number',
       ],

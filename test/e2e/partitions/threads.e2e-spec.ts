@@ -219,7 +219,10 @@ describe('The threads of a serving', () => {
 
     expect(end).toMatchObject({
       code: 0,
-      messages: ['served', 'Serving "module" could not start: no weights here'],
+      messages: [
+        'served',
+        `Serving "module": Cannot load ${worker('load-fails').href}: no weights here`,
+      ],
     });
   });
 

@@ -260,7 +260,7 @@ class Play {
       case 'gone':
         return repliedAt === leftAt ? [] : [`${name} was not answered when it left`];
       case 'the batch failed':
-      case 'the partition was lost':
+      case 'Serving "played": the partition was lost':
         return rows.some((row) => this.failed.has(row)) ? [] : [`${name} failed for others`];
       default:
         expect(reply).toEqual(this.outputOf(made));

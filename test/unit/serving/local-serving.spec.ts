@@ -367,7 +367,7 @@ describe('LocalServing', () => {
 
       await expect(serving.batchedRun('a')).rejects.toThrow(
         new ServingClosedError(
-          'Serving "upper" has not been started; the application starts it before it listens, elsewhere call start()',
+          'Serving "upper" has not been started; the application starts it before it listens, in a test call app.init(), elsewhere start()',
         ),
       );
     });

@@ -25,10 +25,11 @@ import {
   InvalidOutputError,
   isError,
   messageOf,
+  readable,
   toWire,
   type WireError,
 } from '../../errors.js';
-import { truncate } from '../../format.js';
+import { propertyOf, truncate } from '../../format.js';
 import { TooLargeToSendError, RejectedRowsError } from '../partition.js';
 import { DONE } from '../batch-function.js';
 import type { ModelPort } from '../model/model-signature.js';
@@ -105,7 +106,7 @@ function copiesOf(rows: readonly unknown[]): WireRows & { readonly list: readonl
         packed.push([index, form]);
       }
     } catch (cause) {
-      faults.set(index, cause);
+      faults.set(index, readable(() => uncloneableIn(row, 'row'), undefined) ?? cause);
     }
   }
   rejectRows(faults);
@@ -118,6 +119,27 @@ function rejectRows(causes: ReadonlyMap<number, unknown>): void {
     const errors = [...causes].map(([row, cause]) => [row, unsendable(cause)] as const);
     throw new RejectedRowsError(new Map(errors));
   }
+}
+
+/** Names the first function or symbol in plain objects and lists, which messages can't hold. */
+function uncloneableIn(value: unknown, path: string, met = new Set<unknown>()): Error | undefined {
+  if (typeof value === 'function' || typeof value === 'symbol') {
+    return new Error(
+      `${path} is a ${typeof value}, and a thread or process gets only what structuredClone copies`,
+    );
+  }
+  if (typeof value !== 'object' || value === null || met.has(value) || met.size > MAX_DEPTH) {
+    return undefined;
+  }
+  met.add(value);
+  for (const [key, part] of Object.entries(value)) {
+    const name = propertyOf(key);
+    const fault = uncloneableIn(part, path + (name === key ? `.${key}` : `[${name}]`), met);
+    if (fault) {
+      return fault;
+    }
+  }
+  return undefined;
 }
 
 function unsendable(cause: unknown): Error {
@@ -232,12 +254,12 @@ function unpackContainer({ structure, leaves }: WireContainer): FlatContainer {
  * @throws InvalidOutputError for tensors that we can't use
  */
 export function packOutput(output: unknown, plainRows: boolean): [WireOutput, ArrayBuffer[]] {
-  const readable =
+  const sendable =
     Array.isArray(output) && output.some(isTooDeep)
       ? output.map((row) => (isTooDeep(row) ? tooDeepError() : row))
       : output;
   return asOutput(() => {
-    const rows = rowsIn(readable, plainRows);
+    const rows = rowsIn(sendable, plainRows);
     return rows ? packRows(rows) : [{ other: output }, []];
   });
 }

@@ -1,4 +1,4 @@
-import { InvalidServingError, toWire } from '../../errors.js';
+import { InvalidServingError, messageOf, ServingLoadError, toWire } from '../../errors.js';
 import { Queue } from '../../streaming/queue.js';
 import { type BatchListener, endedRowsOf } from '../batch-function.js';
 import { NotStartedError, STEPPED } from '../partition.js';
@@ -255,7 +255,7 @@ class FileRunner implements WorkerRunner {
 }
 
 async function importFactory(file: string): Promise<RunnerFactory> {
-  const exports = (await import(/* webpackIgnore: true */ file)) as { default?: unknown };
+  const exports = (await importOf(file)) as { default?: unknown };
   // TypeScript compiled to CommonJS nests the default export one level deeper.
   const factory = isTranspiled(exports.default) ? exports.default.default : exports.default;
   if (typeof factory !== 'function') {
@@ -265,6 +265,18 @@ async function importFactory(file: string): Promise<RunnerFactory> {
     );
   }
   return factory as RunnerFactory;
+}
+
+async function importOf(file: string): Promise<unknown> {
+  try {
+    return await import(/* webpackIgnore: true */ file);
+  } catch (cause) {
+    // Node puts the place in front of the stack, in a form without the message.
+    const place = cause instanceof SyntaxError && /^(?:file:|\/)\S+:\d+/.exec(cause.stack ?? '');
+    throw new ServingLoadError(`Cannot load ${place ? place[0] : file}: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
 }
 
 function isTranspiled(value: unknown): value is { readonly default?: unknown } {

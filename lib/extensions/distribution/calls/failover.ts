@@ -132,7 +132,10 @@ export class Failover {
   private stateOf(others: readonly NodeInfo[]): string {
     const nodes = others.filter(({ role }) => role === 'node');
     if (nodes.length === 0) {
-      return `namespace ${formatValue(this.options.namespace)} has no node that could have it`;
+      const namespace = formatValue(this.options.namespace);
+      return this.isKnown()
+        ? `namespace ${namespace} has no other node now: those that had it have left or are lost`
+        : `namespace ${namespace} has no node that could have it`;
     }
     const owners = nodesWith(this.serving, nodes);
     if (owners.length > 0) {

@@ -1,7 +1,7 @@
 import { createHmac, randomUUID, timingSafeEqual } from 'node:crypto';
 import type { EventEmitter } from 'node:events';
 import type { Socket } from 'node:net';
-import { InvalidInputError } from '../../../index.js';
+import { InvalidInputError, InvalidServingError } from '../../../index.js';
 import { formatValue, messageOf } from '../../../doors/text.js';
 import type { Address } from '../transport.js';
 import { VERSION } from '../wire/prelude.js';
@@ -13,6 +13,20 @@ interface Introduction {
   readonly version: number;
   readonly nonce: string;
   readonly proof?: string | undefined;
+}
+
+/** @param option the options that hold the address */
+export function brokerError(
+  broker: string,
+  address: string,
+  option: string,
+  cause: unknown,
+): InvalidServingError {
+  return new InvalidServingError(
+    `ServingClusterModule: the ${broker} server at ${address} cannot be used: ${messageOf(cause)}; ` +
+      `its address is in the options ${option}`,
+    { cause },
+  );
 }
 
 export type Ask = (pattern: string, data: object) => Promise<unknown>;

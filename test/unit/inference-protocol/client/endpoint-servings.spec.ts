@@ -469,7 +469,7 @@ describe('a serving with an endpoint', () => {
     const error = await failureOf(call(serving, 3));
     expect(error).toBeInstanceOf(PartitionLostError);
     expect((error as Error).message).toBe(
-      `The endpoint ${endpoint.url} failed with UNAVAILABLE: gone`,
+      `Serving "double": The endpoint ${endpoint.url} failed with UNAVAILABLE: gone`,
     );
     expect(endpoint.calls.length).toBe(1);
   });

@@ -21,7 +21,7 @@ import {
 } from 'rxjs';
 import { messageOf } from '../../../../doors/text.js';
 import type { Address, Receiver, ServingTransport, TransportContext } from '../../transport.js';
-import { checkSize, escapeName, SendBuffer, servingPattern } from '../handshake.js';
+import { brokerError, checkSize, escapeName, SendBuffer, servingPattern } from '../handshake.js';
 import type { NatsTransportOptions } from './nats.js';
 import { jsonAnswer } from '../../json/json-handlers.js';
 import { InvalidOutputError } from '../../../../index.js';
@@ -77,6 +77,7 @@ const FLUSH = 5_000;
 export class NatsTransport implements ServingTransport {
   private readonly server: ServerNats;
   private readonly client: ClientNats;
+  private readonly address: string;
   private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
   private watch: Subscription | undefined;
   private mostBytes = LARGEST + AROUND;
@@ -101,6 +102,7 @@ export class NatsTransport implements ServingTransport {
       serializer: undefined,
       deserializer: undefined,
     };
+    this.address = [options?.servers ?? 'localhost:4222'].flat().join(', ');
     const serializer = new BoundedReplies(() => this.mostBytes);
     this.server = new ServerNats({ ...shared, serializer, deserializer: new AnyMessage() });
     this.client = new ClientNats(shared);
@@ -176,7 +178,7 @@ export class NatsTransport implements ServingTransport {
       await this.settle();
     } catch (error) {
       await this.stop();
-      throw error;
+      throw brokerError('NATS', this.address, 'servers or port', error);
     }
   }
 

@@ -19,7 +19,7 @@ import {
   type ServingTransport,
   type TransportContext,
 } from '../../transport.js';
-import { checkSize, escapeName, SendBuffer } from '../handshake.js';
+import { brokerError, checkSize, escapeName, SendBuffer } from '../handshake.js';
 import type { RedisTransportOptions } from './redis.js';
 
 export interface RedisTransportSettings {
@@ -54,6 +54,7 @@ export class RedisTransport implements ServingTransport {
    */
   readonly window = 4 * 2 ** 20;
   private readonly server: PacketServer;
+  private readonly address: string;
   private own: Pick<TransportContext, 'namespace' | 'address'> = { namespace: '', address: '' };
   private publisher: Connection | undefined;
   private watch: Subscription | undefined;
@@ -61,6 +62,7 @@ export class RedisTransport implements ServingTransport {
   private readonly unread = new SendBuffer('Redis');
 
   constructor({ options }: RedisTransportSettings = {}) {
+    this.address = `${options?.host ?? 'localhost'}:${options?.port ?? 6379}`;
     this.server = new PacketServer({
       retryAttempts: Infinity,
       retryDelay: 200,
@@ -156,7 +158,7 @@ export class RedisTransport implements ServingTransport {
     } catch (error) {
       await this.stop();
       // ioredis rejects with "closed"; the `error` event has the reason.
-      throw failure ?? error;
+      throw brokerError('Redis', this.address, 'host and port', failure ?? error);
     }
     return this.server.unwrap<[Connection, Connection]>();
   }

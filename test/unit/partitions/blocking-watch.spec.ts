@@ -1,10 +1,14 @@
 import { describe, expect, it } from '@jest/globals';
-import { BlockingWatch } from '../../../../lib/features/onnx/model-engine.js';
+import { BlockingWatch } from '../../../lib/core/partitions/function.partition.js';
 
 describe('BlockingWatch', () => {
   it('[5.8] It warns once, at the third run in a row above the limit, with the figures of that run', () => {
     const warnings: string[] = [];
-    const watch = new BlockingWatch(2, (line) => warnings.push(line));
+    const watch = new BlockingWatch(
+      { limit: 2, name: 'blockingLimit, which is 2 ms' },
+      'do less',
+      (line) => warnings.push(line),
+    );
 
     watch.observe(1, 2);
     watch.observe(8, 2.01);

@@ -10,5 +10,9 @@ async function bootstrap() {
   app.enableShutdownHooks();
   await app.listen(process.env.PORT ?? 3000);
 }
-void bootstrap();
+
+bootstrap().catch((error: unknown) => {
+  console.error(error);
+  process.exit(1);
+});
 // #endregion

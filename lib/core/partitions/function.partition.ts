@@ -198,7 +198,7 @@ async function made(
     return await factory(site);
   } catch (cause) {
     // It may have been written as the batch function itself.
-    throw cause instanceof TypeError
+    throw cause instanceof TypeError && /is not (?:a function|iterable)/.test(cause.message)
       ? new ServingLoadError(
           `The factory failed: ${messageOf(cause)}. It is called once, without rows, and returns the ` +
             'batch function: () => (rows) => results',

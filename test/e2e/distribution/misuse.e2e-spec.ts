@@ -35,7 +35,7 @@ describe('The boot of a node', () => {
     [
       'an unsupported transport',
       { transport: MQTT },
-      'transport 3 does not carry servings; allowed are',
+      'transport Transport.MQTT does not carry servings; allowed are',
     ],
     ['no transport', { peers: [] }, 'transport undefined does not carry servings'],
     [

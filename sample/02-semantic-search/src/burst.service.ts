@@ -9,7 +9,11 @@ export interface Burst {
   readonly batches: number;
   readonly p50: number;
   readonly p99: number;
+  /** A few of the questions, with the best answer to each. */
+  readonly examples: readonly { readonly question: string; readonly answer: string }[];
 }
+
+const shown = 3;
 
 /** Sends the questions from inside, since a browser opens only six connections to one host. */
 @Injectable()
@@ -25,16 +29,19 @@ export class BurstService {
     const start = performance.now();
 
     const callers = Array.from({ length: count }, async (_, index) => {
-      await this.searches.search(questions[index % questions.length]!);
-      return performance.now() - start;
+      const question = questions[index % questions.length]!;
+      const [best] = await this.searches.search(question);
+      return { question, answer: best!.answer, latency: performance.now() - start };
     });
-    const latencies = (await Promise.all(callers)).toSorted((one, other) => one - other);
+    const replies = await Promise.all(callers);
+    const latencies = replies.map(({ latency }) => latency).toSorted((one, other) => one - other);
 
     return {
       questions: count,
       batches: this.statistics.stats.batches - before,
       p50: latencies[Math.floor(count * 0.5)]!,
       p99: latencies[Math.floor(count * 0.99)]!,
+      examples: replies.slice(0, shown).map(({ question, answer }) => ({ question, answer })),
     };
   }
 }

@@ -85,6 +85,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
         viewport: { width: 1280, height: 800 },
       });
 
+      await page.locator('#answers li').first().waitFor();
       await page.getByLabel('Question').fill('how do I reset my password');
       await page
         .locator('#answers li:first-child')
@@ -94,9 +95,11 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
 
       const asked = Number(await page.locator('#rows').textContent());
       await page.getByRole('button', { name: 'Fire 200 concurrent questions' }).click();
-      await page.getByText(/^200 questions ran as \d+ batches/).waitFor();
+      await page.getByText(/^200 questions, \d+ runs of the model$/).waitFor();
       await page.waitForFunction(`document.querySelector('#rows').textContent >= ${asked + 200}`);
       expect(await page.locator('#bars i').count()).toBeGreaterThan(5);
+      expect(await page.locator('#bars i.full').count()).toBeGreaterThan(2);
+      expect(await page.locator('#burst li').count()).toBe(3);
       expect(problems).toEqual([]);
       await expectToFit(page);
 

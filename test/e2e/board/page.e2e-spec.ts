@@ -64,12 +64,14 @@ describe('The page of the board', () => {
 
       await page.getByRole('heading', { name: 'embeddings' }).waitFor();
       await page.locator('#batches tbody tr:nth-child(20)').waitFor();
-      const chart = page.getByRole('img', { name: /^Chart of Rows over 5 min: rows is [1-9]/ });
+      const chart = page.getByRole('img', {
+        name: /^Chart of Rows per second over 5 min: rows is [1-9]/,
+      });
       await chart.waitFor();
       expect(await page.locator('figure canvas').count()).toBe(6);
       expect(await coloursIn(page, '.plot canvas')).toBeGreaterThan(2);
       const rows = await page.locator('#batches tbody tr').first().innerText();
-      expect(rows).toMatch(/of \d+\s+(full|target|idle)\s+[\d.]+ ms/);
+      expect(rows).toMatch(/\/ [\d,]+\s+(full|target|idle)\s+[\d.]+ ms/);
       expect(await page.locator('#partitions tbody tr').count()).toBe(2);
       await page.waitForTimeout(Number(process.env['BOARD_SECONDS'] ?? 0) * 1000);
 
@@ -113,7 +115,7 @@ describe('The page of the board', () => {
       await page.keyboard.press('Control+A');
       await page.keyboard.type('3');
       await page.keyboard.press('Enter');
-      await page.locator('#batches').getByText('of 3', { exact: false }).first().waitFor();
+      await page.locator('#batches').getByText('/ 3', { exact: false }).first().waitFor();
       expect(serving.keys()).toMatchObject([{ batchSize: 3 }]);
       expect(await size.inputValue()).toBe('3');
 
@@ -351,13 +353,13 @@ describe('The page of the board', () => {
       await page.getByText('Figures as a table').click();
       await page.locator('#figures tbody tr').first().waitFor();
       expect(await violations(page)).toEqual([]);
-      await page.getByRole('button', { name: 'Pause updates' }).click();
+      await page.getByRole('button', { name: 'Freeze this page' }).click();
       await page.getByText('Updates paused').waitFor();
       let polls = 0;
       page.on('request', (request) => (polls += request.url().includes('/api?') ? 1 : 0));
       await page.waitForTimeout(2500);
       expect(polls).toBe(0);
-      await page.getByRole('button', { name: 'Pause updates' }).click();
+      await page.getByRole('button', { name: 'Freeze this page' }).click();
       await page.getByText('Live').waitFor();
       expect(problems).toEqual([]);
     });

@@ -194,7 +194,7 @@ function showList(servings) {
       const [calls, rows, queued] = more.children;
       setText(calls, shown(serving.calls, ' calls/s'));
       setText(rows, shown(serving.rowsPerBatch, ' per batch'));
-      setText(queued, shown(serving.queued, ' queued'));
+      setText(queued, shown(serving.queued, ' waiting'));
       link.setAttribute('aria-current', String(serving.name === page.chosen));
     },
   );
@@ -210,12 +210,12 @@ function showServing(serving) {
   const pair = (a, b) => `${shown(latest(a))} / ${shown(latest(b))}`;
   const fill = latest('fill');
   const tiles = {
-    'Calls/s': shown(serving.calls),
-    'Failed/s': shown(serving.failed),
-    'Rows/s': shown(serving.rows),
-    'Rows per batch': shown(serving.rowsPerBatch),
+    'Ended calls/s, 5 s mean': shown(serving.calls),
+    'Failed/s, 5 s mean': shown(serving.failed),
+    'Rows/s, 5 s mean': shown(serving.rows),
+    'Rows per batch, 5 s mean': shown(serving.rowsPerBatch),
     'Batch fill': fill === null || fill === undefined ? '–' : shown(100 * fill, ' %'),
-    'Queued rows': shown(serving.queued),
+    'Waiting rows': shown(serving.queued),
     'Wait p50 / p99 in ms': pair('waitMedian', 'waitP99'),
     'Run p50 / p99 in ms': pair('runMedian', 'runP99'),
   };
@@ -259,7 +259,8 @@ function showActions({ name, held }, allowsChanges) {
 /** Makes a change of the serving that is shown; says what went wrong. */
 async function change(body) {
   const serving = page.chosen;
-  if (!(await ask({ serving, ...body }))) {
+  const calls = page.reply.servings.find(({ name }) => name === serving)?.calls ?? 0;
+  if (!(await ask({ serving, calls, ...body }))) {
     return;
   }
   setText(byId('message'), '');
@@ -277,7 +278,7 @@ const FIGURES = [
   ['Rows/s', 'rows'],
   ['Padding/s', 'padding'],
   ['Rows per batch', 'rowsPerBatch'],
-  ['Queued', 'queued'],
+  ['Waiting rows', 'queued'],
   ['Wait p50, ms', 'waitMedian'],
   ['Wait p99, ms', 'waitP99'],
   ['Run p50, ms', 'runMedian'],

@@ -1,9 +1,10 @@
-import { element } from './elements.js';
+import { element, shown } from './elements.js';
 
 /** What the user is asked before a change that callers notice. */
 const QUESTIONS = {
   pause: ({ serving }) => `Pause ${serving}? Its calls wait until it is resumed, or time out.`,
-  drain: ({ serving }) => `Drain ${serving}? New calls fail until it is resumed.`,
+  drain: ({ serving, calls }) =>
+    `Drain ${serving}? All new calls fail until it is resumed: ${shown(calls)} a second now.`,
   reload: ({ serving }) => `Load the model of ${serving} again? Calls go on meanwhile.`,
   promote: ({ version, serving }) => `Give version ${version} all calls of ${serving}?`,
   rollback: ({ version, serving }) => `Give version ${version} of ${serving} no more calls?`,
@@ -15,6 +16,8 @@ const YES = {
   promote: 'Promote',
   rollback: 'Roll back',
 };
+/** Of the button that makes the change. */
+const CLASSES = { drain: 'strong danger' };
 const DONE = {
   pause: 'was paused',
   drain: 'was drained',
@@ -43,7 +46,11 @@ export function ask(body) {
       { method: 'dialog' },
       element('p', {}, question),
       element('button', { value: 'no' }, 'Cancel'),
-      element('button', { value: 'yes', class: 'strong' }, YES[body.change]),
+      element(
+        'button',
+        { value: 'yes', class: CLASSES[body.change] ?? 'strong' },
+        YES[body.change],
+      ),
     ),
   );
   document.body.append(dialog);

@@ -5,12 +5,12 @@ const HEIGHT = 150;
 
 /** The charts of a serving; each has one or two columns of figures. */
 const CHARTS = [
-  { title: 'Calls', unit: '/s', lines: { answered: 'answered', failed: 'failed' } },
-  { title: 'Rows', unit: '/s', lines: { rows: 'rows', padding: 'padding' } },
+  { title: 'Calls per second', unit: '/s', lines: { answered: 'answered', failed: 'failed' } },
+  { title: 'Rows per second', unit: '/s', lines: { rows: 'rows', padding: 'padding' } },
   { title: 'Rows per batch', unit: '', lines: { rowsPerBatch: 'mean' } },
   { title: 'Queue', unit: ' rows', lines: { queued: 'waiting' } },
-  { title: 'Wait', unit: ' ms', lines: { waitMedian: 'p50', waitP99: 'p99' } },
-  { title: 'Run', unit: ' ms', lines: { runMedian: 'p50', runP99: 'p99' } },
+  { title: 'Wait, ms', unit: ' ms', lines: { waitMedian: 'p50', waitP99: 'p99' } },
+  { title: 'Run, ms', unit: ' ms', lines: { runMedian: 'p50', runP99: 'p99' } },
 ];
 
 /** Draws the figures of a serving, and says in words what each chart shows. */
@@ -35,8 +35,7 @@ export class Charts {
     for (const view of this.#views) {
       const names = Object.keys(view.chart.lines);
       view.data = [times, ...names.map((name) => columns[name])];
-      // A short history fills the chart.
-      view.range = [Math.max(end - span, Math.min(times[0] ?? end, end - 30)), end];
+      view.range = [end - span, end];
       view.plot.setData(view.data, false);
       view.plot.setScale('x', { min: view.range[0], max: view.range[1] });
       values(view);

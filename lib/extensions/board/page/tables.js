@@ -16,7 +16,11 @@ export function showTables({ detail, batches, since, allowsChanges, change }) {
   );
   // Fields belong to one serving: those of another are made anew.
   const keyOf = ({ key }) => `${name}\0${key}`;
-  const keyed = keysWithTargets(detail);
+  const keyed = keysWithTargets(detail).map((each) => ({
+    ...each,
+    // A budget is in none of the keys' facts, but in those of their batches.
+    most: batches.find(({ key, cost }) => key === each.key && cost)?.cost.most,
+  }));
   showKeys(place('keys'), keyed, keyOf, allowsChanges && change);
   syncTable(
     place('partitions'),
@@ -47,10 +51,10 @@ export function showTables({ detail, batches, since, allowsChanges, change }) {
 const batchColumns = [
   { title: 'Ended', text: ({ at }) => timeOf(at / 1000) },
   {
-    title: 'Rows of capacity',
+    title: 'Rows / limit',
     make: ({ rows, batchSize, fill, cost }) => [
       element('meter', { min: '0', max: '1', value: String(fill), 'aria-hidden': 'true' }),
-      cost ? `${rows}, cost ${cost.padded} of ${cost.most}` : `${rows} of ${batchSize}`,
+      cost ? `${rows} rows, cost ${cost.padded} / ${cost.most}` : `${rows} / ${batchSize}`,
     ],
   },
   { title: 'Closed by', text: ({ reason }) => reason },
@@ -74,7 +78,7 @@ const nodeColumns = [
   { title: 'Weight', kind: 'number', text: ({ weight }) => shown(weight) },
   { title: 'Partitions up', kind: 'number', text: ({ partitions }) => shown(partitions) },
   { title: 'Calls of other nodes', kind: 'number', text: ({ activeCalls }) => shown(activeCalls) },
-  { title: 'Queued rows', kind: 'number', text: ({ queued }) => shown(queued) },
+  { title: 'Waiting rows', kind: 'number', text: ({ queued }) => shown(queued) },
   {
     title: 'Mean run',
     kind: 'number',
@@ -125,7 +129,7 @@ const versionColumns = [
   { title: 'Answered', kind: 'number', text: ({ counters }) => shown(counters.answered) },
   { title: 'Failed', kind: 'number', text: (each) => shown(failed(each)) },
   { title: 'Rows', kind: 'number', text: ({ counters }) => shown(counters.rows) },
-  { title: 'Queued', kind: 'number', text: ({ queued }) => shown(queued) },
+  { title: 'Waiting rows', kind: 'number', text: ({ queued }) => shown(queued) },
   { title: 'Beside the active version', kind: 'wide', text: comparisonOf },
 ];
 
@@ -167,6 +171,7 @@ function showKeys(table, keys, keyOf, change) {
   const columns = [
     { title: 'Key', isHeader: true, kind: 'name', text: ({ key }) => key },
     valueColumn('Batch size', 'batchSize', change),
+    { title: 'Cost limit', kind: 'number', text: ({ most }) => shown(most) },
     valueColumn('Batch timeout, ms', 'batchTimeout', change),
     {
       title: 'Latency target',

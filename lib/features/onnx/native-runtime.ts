@@ -326,10 +326,9 @@ export class RunLane {
     return this.own !== undefined && !this.own.isIdle && this.own.hasRoom;
   }
 
-  /** Has the next runs take place on a thread of ours, where a core is left for it. */
+  /** Moves the next runs to a thread of ours, if a core is left. */
   expectMore(): void {
-    const { threads } = this.runtime;
-    this.thread = this.own ?? threads.find(this) ?? threads.made(this, MOST_THREADS);
+    this.thread = this.own ?? this.runtime.threads.take(this, MOST_THREADS);
   }
 
   expectNone(): void {
@@ -345,10 +344,14 @@ export class RunLane {
       if (onPool) {
         return onPool;
       }
-      const { threads } = this.runtime;
-      this.thread = threads.find(this) ?? threads.made(this);
+      this.thread = this.runtime.threads.take(this);
     }
-    this.runtime.check(await this.thread!.run(args, this.runtime));
+    const { thread } = this;
+    const status = await thread?.run(args, this.runtime);
+    if (status === NOT_RUN || !thread) {
+      return this.runtime.callAsync('Run', ...args);
+    }
+    this.runtime.check(status);
   }
 
   /** Takes back a run that has not begun, which then rejects with the error. */
@@ -417,32 +420,40 @@ const SCRIPT = `
 
 class RunThreads {
   private readonly all = new Set<RunThread>();
+  /** The process may forbid threads, or koffi in them: then all runs take place on the pool. */
+  private isBroken = false;
 
   constructor(private readonly site: RunSite) {
     process.once('exit', () => this.all.forEach((thread) => thread.endRuns()));
   }
 
-  /** A thread that runs nothing, from now on for this lane. */
-  find(lane: RunLane): RunThread | undefined {
+  /** A thread that runs nothing, or a new one if there are less than so many. */
+  take(lane: RunLane, most = Infinity): RunThread | undefined {
     for (const thread of this.all) {
       if (thread.isIdle) {
         thread.lane = lane;
         return thread;
       }
     }
-    return undefined;
-  }
-
-  /** A new thread, if there are less than so many. */
-  made(lane: RunLane, most = Infinity): RunThread | undefined {
-    if (this.all.size >= most) {
+    if (this.isBroken || this.all.size >= most) {
       return undefined;
     }
-    const thread = new RunThread(this.site, lane, () => this.all.delete(thread));
-    this.all.add(thread);
-    return thread;
+    try {
+      const thread = new RunThread(this.site, lane, (hasFailed) => {
+        this.all.delete(thread);
+        this.isBroken = hasFailed;
+      });
+      this.all.add(thread);
+      return thread;
+    } catch {
+      this.isBroken = true;
+      return undefined;
+    }
   }
 }
+
+/** Given for the status of a run whose thread could not start. */
+const NOT_RUN = -1;
 
 interface PostedRun {
   readonly terminate: () => void;
@@ -464,13 +475,13 @@ class RunThread {
   constructor(
     site: RunSite,
     public lane: RunLane | undefined,
-    private readonly onEnd: () => void,
+    private readonly onEnd: (hasFailed: boolean) => void,
   ) {
     const { states, args, statuses } = this;
     const workerData = { ...site, states, args, statuses };
-    this.worker = new Worker(SCRIPT, { eval: true, workerData, name: 'native runs' });
+    this.worker = new Worker(SCRIPT, { eval: true, workerData });
     this.worker.on('message', (slot: number) => this.end(slot));
-    this.worker.on('error', (error: Error) => this.close(error));
+    this.worker.on('error', () => this.close(true));
     this.timer = later(() => this.closeIfIdle(), IDLE).unref();
   }
 
@@ -529,15 +540,15 @@ class RunThread {
 
   private closeIfIdle(): void {
     if (this.isIdle) {
-      this.close(new Error('The thread has ended'));
+      this.close(false);
       void this.worker.terminate();
     }
   }
 
-  private close(error: Error): void {
+  private close(hasFailed: boolean): void {
     this.lane = undefined;
-    this.onEnd();
-    this.posted.forEach((run) => run?.reject(error));
+    this.onEnd(hasFailed);
+    this.posted.forEach((run) => run?.resolve(NOT_RUN));
   }
 }
 

@@ -66,6 +66,11 @@ describe('A process with native sessions', () => {
     expect(stdout).toContain('512 values');
   });
 
+  it('[24.13] that may not start threads runs all batches on the pool', async () => {
+    const model = resolve('sample/01-digits/model/digits.onnx');
+    expect(await ended('no-threads.mjs', model)).toMatchObject({ code: 0, stdout: '200' });
+  });
+
   it('[24.2] with two copies of the package runs models in both', async () => {
     const model = resolve('sample/01-digits/model/digits.onnx');
     expect(await ended('copies.mjs', model)).toMatchObject({ code: 0, stdout: '10,10' });

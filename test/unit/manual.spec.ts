@@ -69,12 +69,24 @@ it.each(blocks)(
   },
 );
 
+const REPOSITORY = /https:\/\/github\.com\/nestjs-serving\/nestjs-serving\/(?:blob|tree)\/main\//g;
+
+const isPackaged = (page: string): boolean => page.startsWith('docs/') || page === 'README.md';
+
 describe.each([...linked.keys()])('%s', (page) => {
+  it('[FU45] links to what the package has, or to the repository', () => {
+    const outside = [...linked.get(page)!.matchAll(/\]\((?!https?:)([^)#\s]+)/g)]
+      .map(([, path]) => join(dirname(page), path!))
+      .filter((target) => !/^(?:docs(?:\/|$)|README|CHANGELOG|LICENSE)/.test(target));
+    expect(isPackaged(page) ? outside : []).toEqual([]);
+  });
+
   it('links to files and headings that exist', () => {
-    const text = linked.get(page)!;
+    const text = linked.get(page)!.replaceAll(REPOSITORY, '/');
     const broken = [...text.matchAll(/(?:\]\(|src=")(?!https?:)([^)#\s"]*)(?:#([^)\s]+))?[)"]/g)]
       .filter(([, path, anchor]) => {
-        const target = path ? join(dirname(page), path) : page;
+        const inRepository = path?.startsWith('/') && path.slice(1);
+        const target = inRepository || (path ? join(dirname(page), path) : page);
         const isMissing = !existsSync(join(root, target));
         return isMissing || (anchor && !anchorsOf(linked.get(target) ?? '').includes(anchor));
       })

@@ -29,7 +29,7 @@ const image = floats(
   Array.from({ length: 784 }, () => 0),
 );
 
-/** The code holds the event loop for so many milliseconds. */
+/** Waits without giving the event loop back. */
 function hold(milliseconds: number): void {
   const end = performance.now() + milliseconds;
   while (performance.now() < end);
@@ -187,7 +187,7 @@ describe('What a newcomer meets', () => {
     );
   });
 
-  it('[FU15] A test that does not start the application is told how', async () => {
+  it('[FU15] A call in a test that has not started the application fails, and the error names app.init()', async () => {
     const imports = [ServingModule.forRoot({ servings: [{ name: 'net', model: echo }] })];
     const testing = await Test.createTestingModule({ imports }).compile();
     await expect(testing.get(ServingService).batchedRun('net', 1)).rejects.toThrow(

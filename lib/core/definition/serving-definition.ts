@@ -461,8 +461,9 @@ export interface ModelRunner<Facts = unknown> extends ModelOptions<Facts> {
   /**
    * Where partitions run. `native`: all of them, and all servings of the same file and options,
    * run at the same time on one session, so that the weights are in memory once; on CPUs and
-   * CUDA, with the package koffi. `thread`: each has a thread and a session of its own. `process`: each has a
-   * process; when it is killed (an abort in native code, out of memory), only its batch is lost.
+   * CUDA, with the package koffi. `thread`: each has a thread and a session of its own. `process`:
+   * each has a process; when it is killed (an abort in native code, out of memory), only its batch
+   * is lost.
    * Processes take more memory, and rows and results are copied. `none`: the application's own
    * thread, and each run holds the event loop.
    *

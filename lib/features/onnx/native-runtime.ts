@@ -346,9 +346,8 @@ export class RunLane {
       }
       this.thread = this.runtime.threads.take(this);
     }
-    const { thread } = this;
-    const status = await thread?.run(args, this.runtime);
-    if (status === NOT_RUN || !thread) {
+    const status = (await this.thread?.run(args, this.runtime)) ?? NOT_RUN;
+    if (status === NOT_RUN) {
       return this.runtime.callAsync('Run', ...args);
     }
     this.runtime.check(status);
@@ -396,8 +395,8 @@ interface RunSite {
 }
 
 /**
- * A thread that does nothing but call `Run`, for one slot after the other. It reads the arguments as
- * addresses, and leaves the address of the status. The script is a text, so that a bundle needs no file for it.
+ * Calls `Run` in a thread for one slot after the other, with its arguments as addresses, and leaves
+ * the address of the status. The script is a text, so that a bundle needs no file for it.
  */
 const SCRIPT = `
   const { parentPort, workerData } = require('node:worker_threads');
@@ -427,7 +426,7 @@ class RunThreads {
     process.once('exit', () => this.all.forEach((thread) => thread.endRuns()));
   }
 
-  /** A thread that runs nothing, or a new one if there are less than so many. */
+  /** Gives the lane an idle thread, or a new one while there are fewer than `most`. */
   take(lane: RunLane, most = Infinity): RunThread | undefined {
     for (const thread of this.all) {
       if (thread.isIdle) {
@@ -441,7 +440,7 @@ class RunThreads {
     try {
       const thread = new RunThread(this.site, lane, (hasFailed) => {
         this.all.delete(thread);
-        this.isBroken = hasFailed;
+        this.isBroken ||= hasFailed;
       });
       this.all.add(thread);
       return thread;
@@ -459,8 +458,8 @@ interface PostedRun {
   readonly terminate: () => void;
   readonly resolve: (status: Status) => void;
   readonly reject: (error: Error) => void;
-  /** What the addresses point to. */
-  memory: unknown;
+  /** Keeps the arguments' memory. */
+  readonly memory: unknown;
 }
 
 class RunThread {
@@ -468,7 +467,7 @@ class RunThread {
   private readonly states = new Int32Array(new SharedArrayBuffer(4 * SLOTS));
   private readonly args = new BigUint64Array(new SharedArrayBuffer(8 * ARGUMENTS * SLOTS));
   private readonly statuses = new BigUint64Array(new SharedArrayBuffer(8 * SLOTS));
-  private readonly posted: (PostedRun | undefined)[] = Array.from({ length: SLOTS });
+  private readonly posted: (PostedRun | undefined)[] = [];
   private next = 0;
   private readonly timer: NodeJS.Timeout;
 

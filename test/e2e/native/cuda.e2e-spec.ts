@@ -56,7 +56,7 @@ describeUnless(missing, 'A native session on CUDA', () => {
   }
 
   it('[24.11] answers each caller with its rows, from batches in pinned memory, several at a time on one session', async () => {
-    const { code, messages } = await run('answers', { STAND_IN_DELAY: '1' });
+    const { code, messages } = await run('answers', { STAND_IN_DELAY: '10' });
     const none = { device: 0, pinned: 0 };
     expect({ code, messages }).toEqual({
       code: 0,

@@ -128,7 +128,8 @@ function uncloneableIn(value: unknown, path: string, met = new Set<unknown>()): 
       `${path} is a ${typeof value}, and a thread or process gets only what structuredClone copies`,
     );
   }
-  if (typeof value !== 'object' || value === null || met.has(value) || met.size > MAX_DEPTH) {
+  // A view may have millions of numbers.
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value) || met.has(value)) {
     return undefined;
   }
   met.add(value);

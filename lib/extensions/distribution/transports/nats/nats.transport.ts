@@ -102,7 +102,7 @@ export class NatsTransport implements ServingTransport {
       serializer: undefined,
       deserializer: undefined,
     };
-    this.address = [options?.servers ?? 'localhost:4222'].flat().join(', ');
+    this.address = [options?.servers ?? `localhost:${options?.port ?? 4222}`].flat().join(', ');
     const serializer = new BoundedReplies(() => this.mostBytes);
     this.server = new ServerNats({ ...shared, serializer, deserializer: new AnyMessage() });
     this.client = new ClientNats(shared);

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import sys
+import typing
 import urllib.request
 
 import openai
+import pydantic
 from openai import AsyncOpenAI, OpenAI
 
 what, url, *given = sys.argv[1:]
@@ -83,6 +85,44 @@ def chat():
     }
 
 
+class Visit(pydantic.BaseModel):
+    city: typing.Literal["Paris"]
+    days: typing.Literal[3]
+
+
+def forms():
+    messages = [{"role": "user", "content": "Where to?"}]
+    options = {"model": "caller", "max_tokens": 200}
+    parsed = client.chat.completions.parse(**options, messages=messages, response_format=Visit)
+    called = client.chat.completions.parse(
+        **options,
+        messages=messages,
+        tools=[openai.pydantic_function_tool(Visit, name="travel")],
+        tool_choice={"type": "function", "function": {"name": "travel"}},
+    )
+    response = client.responses.parse(
+        model="caller", input="Where to?", max_output_tokens=200, text_format=Visit
+    )
+    with client.responses.stream(
+        model="caller",
+        input="Where to?",
+        max_output_tokens=200,
+        tools=[openai.pydantic_function_tool(Visit, name="travel")],
+        tool_choice="required",
+    ) as stream:
+        types = [event.type for event in stream]
+    return {
+        "parsed": parsed.choices[0].message.parsed.model_dump(),
+        "called": [
+            call.function.parsed_arguments.model_dump()
+            for call in called.choices[0].message.tool_calls
+        ],
+        "response": response.output_parsed.model_dump(),
+        "events": sorted(set(types)),
+        "completion": client.completions.create(model="caller", prompt="a").usage.completion_tokens,
+    }
+
+
 def retry():
     return len(embed(model="busy", input="a").data)
 
@@ -102,4 +142,4 @@ def abort():
     return asyncio.run(leave())
 
 
-print(json.dumps({"calls": calls, "chat": chat, "speech": speech, "retry": retry, "abort": abort}[what]()))
+print(json.dumps({"calls": calls, "chat": chat, "forms": forms, "speech": speech, "retry": retry, "abort": abort}[what]()))

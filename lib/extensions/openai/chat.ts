@@ -2,41 +2,52 @@ import { randomUUID } from 'node:crypto';
 import type { CallOptions } from '../../index.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
-import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
+import { fieldIn, isFlag, isString, isText } from './fields.js';
+import {
+  argumentsIn,
+  fieldsOf,
+  formatIn,
+  type GeneratedText,
+  given,
+  type Message,
+  newId,
+  type PastCall,
+  samplingIn,
+  textIn,
+  toolsIn,
+} from './generation.js';
 import { beginEvents, type Body, eventOf, naming, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
-/** Reply of a 'text-generation' serving, whole or a piece. */
-interface GeneratedText {
-  readonly text: string;
-  readonly tokens: readonly number[];
-  readonly logprobs?: readonly { readonly text: string; readonly logprob: number }[];
-  readonly finishReason?: 'stop' | 'length';
-  readonly usage?: { readonly promptTokens: number; readonly completionTokens: number };
-}
-
-export interface ChatRequest {
+/** Request for a generated text, answered whole or in a stream. */
+export interface TextRequest {
   readonly isStream: boolean;
   answer(options: CallOptions): Promise<object>;
   /** Events of a stream that has begun; until then it fails like a call. */
   events(options: CallOptions): Promise<AsyncIterable<string>>;
 }
 
+const NAMES = {
+  format: 'response_format',
+  schema: 'response_format.json_schema.schema',
+  parameters: 'function.parameters',
+  messages: 'messages',
+};
+
 /**
- * Reads https://platform.openai.com/docs/api-reference/chat/create, with vLLM's `top_k`,
- * `repetition_penalty` and `stop_token_ids`.
+ * Reads https://platform.openai.com/docs/api-reference/chat/create, with vLLM's `top_k`, `min_p`,
+ * `repetition_penalty`, `stop_token_ids` and `chat_template_kwargs`.
  *
- * @throws RequestError for a request that the model can't answer, such as one with tools
+ * @throws RequestError for a request that the model can't answer, such as one with images
  */
-export function readChat(models: OfferedModels, body: Body): ChatRequest {
+export function readChat(models: OfferedModels, body: Body): TextRequest {
   const { id, serving } = models.find(body['model'], 'text-generation');
   checkFields(body, FIELDS.chat);
   const input = inputIn(body);
   const isStream = fieldIn(body, 'stream', 'true or false', isFlag) ?? false;
-  const ofStream = fieldIn(body, 'stream_options', 'an object', isRecord) ?? {};
-  checkFields(ofStream, FIELDS.streamOptions, 'stream_options.');
-  const wantsUsage = fieldIn(ofStream, 'include_usage', 'true or false', isFlag) ?? false;
+  const wantsUsage = usageWanted(body);
+  const fieldOf = fieldsOf(body, NAMES);
   const head = {
     id: `chatcmpl-${randomUUID()}`,
     created: Math.floor(Date.now() / 1000),
@@ -47,17 +58,18 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
     async answer(options) {
       const call = () => serving.batchedRun(input, options);
       const reply = (await naming(fieldOf, call)) as GeneratedText;
-      const message = { role: 'assistant', content: reply.text, refusal: null };
+      const calls = reply.toolCalls?.map(callOf);
+      const message = {
+        role: 'assistant',
+        content: calls && reply.text === '' ? null : reply.text,
+        refusal: null,
+        ...(calls && { tool_calls: calls }),
+      };
       return {
         ...head,
         object: 'chat.completion',
         choices: [
-          {
-            index: 0,
-            message,
-            logprobs: logprobsOf(reply),
-            finish_reason: reply.finishReason ?? 'stop',
-          },
+          { index: 0, message, logprobs: logprobsOf(reply), finish_reason: reasonOf(reply) },
         ],
         usage: usageOf(reply),
       };
@@ -73,20 +85,11 @@ export function readChat(models: OfferedModels, body: Body): ChatRequest {
   };
 }
 
-/** Field that a serving refuses. A caller's own text stands behind a colon. */
-function fieldOf(message: string, code: string | null): string | undefined {
-  const [, option] =
-    /^[^:]* was given (\d+ stop|stop|the end token|endTokens)\b/.exec(message) ?? [];
-  if (option !== undefined) {
-    return option.endsWith('stop') ? 'stop' : 'stop_token_ids';
-  }
-  const [, place, role] =
-    /(messages\[\d+\](?:\.role|\.content)?)( has the role)?/.exec(message) ?? [];
-  if (place !== undefined) {
-    return role === undefined ? place : `${place}.role`;
-  }
-  const isOfAll = code === 'context_length_exceeded' || message.includes('chat template');
-  return isOfAll ? 'messages' : undefined;
+/** True if a stream is to end with its usage. */
+export function usageWanted(body: Body): boolean {
+  const ofStream = fieldIn(body, 'stream_options', 'an object', isRecord) ?? {};
+  checkFields(ofStream, FIELDS.streamOptions, 'stream_options.');
+  return fieldIn(ofStream, 'include_usage', 'true or false', isFlag) ?? false;
 }
 
 /** Yields a chunk per piece, then the finish reason, and the usage if asked. */
@@ -104,22 +107,43 @@ async function* chunksOf(
     });
   yield choiceOf({ role: 'assistant', content: '' });
   let last: GeneratedText | undefined;
+  let calls = 0;
   for await (const piece of pieces) {
     last = piece;
     if (piece.text !== '' || piece.logprobs?.length) {
       yield choiceOf({ content: piece.text }, piece);
     }
+    for (const call of piece.toolCalls ?? []) {
+      yield choiceOf({ tool_calls: [{ index: calls++, ...callOf(call) }] });
+    }
   }
-  const reason = last?.finishReason ?? 'stop';
-  yield chunkOf({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: reason }] });
+  const finish_reason = reasonOf(last);
+  yield chunkOf({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason }] });
   if (wantsUsage && last) {
     yield chunkOf({ choices: [], usage: usageOf(last) });
   }
   yield 'data: [DONE]\n\n';
 }
 
-function usageOf({ usage }: GeneratedText): object {
-  const { promptTokens = 0, completionTokens = 0 } = usage ?? {};
+function callOf({ name, arguments: own }: Omit<PastCall, 'id'>): object {
+  return {
+    id: newId('call'),
+    type: 'function',
+    function: { name, arguments: JSON.stringify(own) },
+  };
+}
+
+/** Reason in OpenAI's word. */
+export function reasonOf(reply: GeneratedText | undefined): string {
+  const { finishReason = 'stop' } = reply ?? {};
+  return finishReason === 'toolCalls' ? 'tool_calls' : finishReason;
+}
+
+/** Counts of all answers together. */
+export function usageOf(...replies: readonly GeneratedText[]): object {
+  const sumOf = (count: keyof NonNullable<GeneratedText['usage']>): number =>
+    replies.reduce((sum, { usage }) => sum + (usage?.[count] ?? 0), 0);
+  const [promptTokens, completionTokens] = [sumOf('promptTokens'), sumOf('completionTokens')];
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
@@ -140,48 +164,20 @@ function logprobsOf({ logprobs }: GeneratedText): object | null {
   return { content, refusal: null };
 }
 
-const isBetween =
-  (least: number, most: number) =>
-  (value: unknown): value is number =>
-    typeof value === 'number' && value >= least && value <= most;
-const isWhole = (value: unknown): value is number => Number.isInteger(value);
-const isListOfWhole = (value: unknown): value is readonly number[] =>
-  Array.isArray(value) && value.every(isWhole);
-/** Accepts -1 and 0, which set no limit. */
-const isTop = (value: unknown): value is number => isWhole(value) && value >= -1;
-const isStop = (value: unknown): value is string | readonly string[] =>
-  isText(value) || (Array.isArray(value) && value.every(isText));
-/** More tokens than any model has. */
-const NO_LIMIT = 2 ** 31;
-const A_COUNT = 'a whole number from 1 on';
-
-/** Reads clients' names. Without a temperature, OpenAI's is 1. */
 function inputIn(body: Body): object {
-  const most =
-    fieldIn(body, 'max_completion_tokens', A_COUNT, isCount) ??
-    fieldIn(body, 'max_tokens', A_COUNT, isCount);
-  const top = fieldIn(body, 'top_k', 'a whole number; -1 and 0 set no limit', isTop);
-  const given = {
-    maxTokens: most,
-    temperature: fieldIn(body, 'temperature', 'a number from 0 to 2', isBetween(0, 2)) ?? 1,
-    topP: fieldIn(body, 'top_p', 'a number above 0 and up to 1', isBetween(Number.MIN_VALUE, 1)),
-    topK: top !== undefined && top <= 0 ? NO_LIMIT : top,
-    repetitionPenalty: fieldIn(
-      body,
-      'repetition_penalty',
-      'a number above 0 and up to 10',
-      isBetween(Number.MIN_VALUE, 10),
-    ),
-    seed: fieldIn(body, 'seed', 'a whole number', isWhole),
-    stop: fieldIn(body, 'stop', 'a text or a list of texts', isStop),
-    endTokens: fieldIn(body, 'stop_token_ids', 'a list of whole numbers', isListOfWhole),
-    logprobs: fieldIn(body, 'logprobs', 'true or false', isFlag),
+  return {
+    messages: messagesIn(body['messages']),
+    ...samplingIn(body, 'max_completion_tokens', 'max_tokens'),
+    ...given({
+      logprobs: fieldIn(body, 'logprobs', 'true or false', isFlag),
+      templateVariables: fieldIn(body, 'chat_template_kwargs', 'an object', isRecord),
+    }),
+    ...toolsIn(body, true),
+    ...formatIn(body['response_format'], 'response_format', (format) => format['json_schema']),
   };
-  const options = Object.entries(given).filter(([, value]) => value !== undefined);
-  return { messages: messagesIn(body['messages']), ...Object.fromEntries(options) };
 }
 
-function messagesIn(messages: unknown): readonly object[] {
+function messagesIn(messages: unknown): readonly Message[] {
   if (!Array.isArray(messages) || messages.length === 0) {
     throw new RequestError(
       `"messages" is ${formatValue(messages)}; give a list of at least one message`,
@@ -197,38 +193,48 @@ function messagesIn(messages: unknown): readonly object[] {
       );
     }
     checkFields(message, FIELDS.message, `${field}.`);
-    return { role: message['role'], content: contentIn(message, field) };
+    const { role, tool_calls: calls = null, tool_call_id: call, name } = message;
+    if (calls !== null && role !== 'assistant') {
+      throw new RequestError(
+        `"${field}.tool_calls" belongs to an assistant's message, and this one has the role ` +
+          formatValue(role),
+        `${field}.tool_calls`,
+      );
+    }
+    return {
+      role,
+      content: contentIn(message, field),
+      ...(calls !== null && { toolCalls: pastCalls(calls, `${field}.tool_calls`) }),
+      ...(role === 'tool' && given({ toolCallId: call, name })),
+    };
+  });
+}
+
+function pastCalls(calls: unknown, field: string): readonly PastCall[] {
+  if (!Array.isArray(calls)) {
+    throw new RequestError(`"${field}" is ${formatValue(calls)}; give a list of calls`, field);
+  }
+  return calls.map((call: unknown, i) => {
+    const own = isRecord(call) ? call['function'] : undefined;
+    if (!isRecord(call) || !isText(call['id']) || !isRecord(own) || !isText(own['name'])) {
+      throw new RequestError(
+        `"${field}[${i}]" is ${formatValue(call)}; give { id, type: "function", function }`,
+        field,
+      );
+    }
+    const place = `${field}[${i}].function.arguments`;
+    return { id: call['id'], name: own['name'], arguments: argumentsIn(own['arguments'], place) };
   });
 }
 
 /** Text, or a list of text parts; for an assistant, also a refusal, or nothing. */
 function contentIn({ role, content, refusal }: Body, message: string): string {
   const field = `${message}.content`;
-  if (isString(content)) {
-    return content;
+  if (content !== undefined && content !== null) {
+    return textIn(content, field, ['text']);
   }
-  if (content === undefined || content === null) {
-    if (role === 'assistant') {
-      return isString(refusal) ? refusal : '';
-    }
-    throw new RequestError(`"${field}" is missing; give a text`, field);
+  if (role === 'assistant') {
+    return isString(refusal) ? refusal : '';
   }
-  const parts: readonly unknown[] = Array.isArray(content) ? content : [content];
-  const texts = parts.map((part, i) => {
-    if (isRecord(part) && (isString(part['text']) || isString(part['refusal']))) {
-      checkFields(part, FIELDS.part, `${field}[${i}].`);
-    }
-    if (isRecord(part) && part['type'] === 'text' && isString(part['text'])) {
-      return part['text'];
-    }
-    if (isRecord(part) && part['type'] === 'refusal' && isString(part['refusal'])) {
-      return part['refusal'];
-    }
-    const what =
-      isRecord(part) && isString(part['type'])
-        ? `a part of type "${part['type']}"`
-        : formatValue(part);
-    throw new RequestError(`"${field}" is or has ${what}; this model reads texts alone`, field);
-  });
-  return texts.join('');
+  throw new RequestError(`"${field}" is missing; give a text`, field);
 }

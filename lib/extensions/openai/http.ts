@@ -74,7 +74,7 @@ export function errorAnswer(error: unknown): ErrorAnswer {
 }
 
 /** Field that a serving refuses, by message and code. */
-type FieldOf = (message: string, code: string | null) => string | undefined;
+export type FieldOf = (message: string, code: string | null) => string | undefined;
 
 /** Names a refused field; other errors stay as they are. */
 export function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
@@ -191,10 +191,13 @@ export function eventOf(value: object): string {
 /**
  * Events of a stream that has begun: until its first output it fails like a call. Later, clients
  * read an error in an event, because the status has left.
+ *
+ * @param fail writes this event
  */
 export async function beginEvents<Output>(
   stream: AsyncIterable<unknown>,
   write: (outputs: AsyncIterable<Output>) => AsyncIterable<string>,
+  fail = (error: ErrorAnswer['error']): string => eventOf({ error }),
 ): Promise<AsyncIterable<string>> {
   const source = stream[Symbol.asyncIterator]();
   const first = await source.next();
@@ -207,7 +210,7 @@ export async function beginEvents<Output>(
     try {
       yield* write(outputs());
     } catch (error) {
-      yield eventOf({ error: errorAnswer(error).error });
+      yield fail(errorAnswer(error).error);
     }
   }
   return endingWith(events(), source);

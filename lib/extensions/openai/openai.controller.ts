@@ -30,7 +30,8 @@ import { type AbortSignalLike, callerOf, optionsOf } from '../../doors/calls.js'
 import { ModuleGuards } from '../../doors/servings.js';
 import { formatValue } from '../../doors/text.js';
 import { createEmbeddings, rankDocuments } from './calls.js';
-import { readChat } from './chat.js';
+import { readChat, type TextRequest } from './chat.js';
+import { readCompletion } from './completions.js';
 import { readForm } from './form.js';
 import {
   type Body,
@@ -42,6 +43,7 @@ import {
   SMALL_BODY,
 } from './http.js';
 import { OfferedModels } from './models.js';
+import { readResponse } from './responses.js';
 import { answerSpeech } from './speech.js';
 
 /** Excluded from `@nestjs/swagger`: OpenAI has its own document. */
@@ -217,18 +219,24 @@ export function openAIController(path: string): Type<unknown> {
     }
 
     @Post('v1/chat/completions')
-    async chat(
+    chat(@Context() context: ExecutionContext, @Res() response: PlatformResponse): Promise<void> {
+      return this.write(context, response, readChat);
+    }
+
+    @Post('v1/completions')
+    complete(
       @Context() context: ExecutionContext,
       @Res() response: PlatformResponse,
     ): Promise<void> {
-      const { models, replies } = this;
-      const [body, caller] = await this.read(context, readBody);
-      const chat = readChat(models, body);
-      if (chat.isStream) {
-        await replies.stream(response, await chat.events(caller));
-      } else {
-        replies.send(response, await chat.answer(caller));
-      }
+      return this.write(context, response, readCompletion);
+    }
+
+    @Post('v1/responses')
+    respond(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.write(context, response, readResponse);
     }
 
     @Post('v1/audio/transcriptions')
@@ -245,6 +253,21 @@ export function openAIController(path: string): Type<unknown> {
       @Res() response: PlatformResponse,
     ): Promise<void> {
       return this.hear(context, response, 'translate');
+    }
+
+    private async write(
+      context: ExecutionContext,
+      response: PlatformResponse,
+      readRequest: (models: OfferedModels, body: Body) => TextRequest,
+    ): Promise<void> {
+      const { models, replies } = this;
+      const [body, caller] = await this.read(context, readBody);
+      const request = readRequest(models, body);
+      if (request.isStream) {
+        await replies.stream(response, await request.events(caller));
+      } else {
+        replies.send(response, await request.answer(caller));
+      }
     }
 
     private async hear(

@@ -73,6 +73,8 @@ const CALLS = [
   'v1/rerank',
   'v2/rerank',
   'v1/chat/completions',
+  'v1/completions',
+  'v1/responses',
   'v1/audio/transcriptions',
   'v1/audio/translations',
 ];

@@ -1,3 +1,5 @@
+import { type CallFrame, CallReader, longestStart, type ToolCall } from './tool-calls.js';
+
 /** Decodes tokens without special ones; no tokens are the empty text. */
 export type Decode = (ids: readonly number[]) => string;
 
@@ -16,14 +18,45 @@ export class AnswerText {
   /** Text that may begin a stop string. */
   private held = '';
   hasStopped = false;
+  private readonly reader: CallReader | undefined;
 
+  /** @param frame of calls to take out of the text */
   constructor(
     private readonly decode: Decode,
     private readonly stops: readonly string[],
-  ) {}
+    frame?: CallFrame,
+  ) {
+    this.reader = frame && new CallReader(frame);
+  }
+
+  /** True once the model has called a tool. */
+  get hasCalled(): boolean {
+    return this.reader?.hasCalls === true;
+  }
+
+  /** True for calls that `takeCalls` returns. */
+  get hasNewCalls(): boolean {
+    return this.reader?.hasNewCalls === true;
+  }
 
   /** Returns the text that is certain now. */
   push(id: number): string {
+    const text = this.written(id);
+    return this.reader ? this.reader.push(text) : text;
+  }
+
+  /** Rest of the text; an incomplete character becomes a replacement character. */
+  end(): string {
+    const text = this.rest();
+    return this.reader ? this.reader.push(text) + this.reader.end() : text;
+  }
+
+  /** Whole calls since the last time. */
+  takeCalls(): readonly ToolCall[] {
+    return this.reader?.take() ?? [];
+  }
+
+  private written(id: number): string {
     const { ids } = this;
     ids.push(id);
     const before = this.decode(ids.slice(this.start, this.read));
@@ -36,8 +69,7 @@ export class AnswerText {
     return this.release(now.slice(before.length));
   }
 
-  /** Rest of the text; an incomplete character becomes a replacement character. */
-  end(): string {
+  private rest(): string {
     if (this.hasStopped) {
       return '';
     }
@@ -58,17 +90,8 @@ export class AnswerText {
       this.held = '';
       return text.slice(0, Math.min(...places));
     }
-    const kept = Math.max(...stops.map((stop) => beginningOf(stop, text)));
+    const kept = Math.max(...stops.map((stop) => longestStart(stop, text)));
     this.held = text.slice(text.length - kept);
     return text.slice(0, text.length - kept);
   }
-}
-
-/** Length of the text's longest end that begins the stop string. */
-function beginningOf(stop: string, text: string): number {
-  let length = Math.min(stop.length - 1, text.length);
-  while (length > 0 && !stop.startsWith(text.slice(text.length - length))) {
-    length--;
-  }
-  return length;
 }

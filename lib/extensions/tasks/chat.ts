@@ -3,10 +3,32 @@ import { InvalidInputError, ServingLoadError } from '../../index.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue, messageOf } from '../../doors/text.js';
 import { placed, type TextTokenizer, type Tokens } from './text-tokenizer.js';
+import { type CallFrame, callFrameOf, type ToolCall } from './tool-calls.js';
 
 export interface Message {
   readonly role: string;
   readonly content: string;
+  readonly toolCalls?: readonly (ToolCall & { readonly id?: string | undefined })[] | undefined;
+  readonly toolCallId?: string | undefined;
+  readonly name?: string | undefined;
+}
+
+/** Texts and values that a template lays out. */
+export interface Conversation {
+  readonly messages: readonly Message[];
+  readonly tools?: readonly ChatTool[] | undefined;
+  readonly variables?: TemplateVariables | undefined;
+}
+
+/** Variables of a chat template by name: values in JSON. */
+export type TemplateVariables = Readonly<Record<string, unknown>>;
+
+/** Function that a model may call. */
+export interface ChatTool {
+  readonly name: string;
+  readonly description?: string | undefined;
+  /** JSON schema of its arguments. */
+  readonly parameters?: object | undefined;
 }
 
 /** Milliseconds of a template's work, far more than usual. */
@@ -44,42 +66,136 @@ export class Chat {
   }
 
   /**
-   * @throws InvalidInputError for messages that the template or the tokenizer refuses
+   * @throws InvalidInputError for messages or tools that the template or the tokenizer refuses
    * @throws RequestTooLargeError for too many tokens
    */
-  encode(messages: readonly Message[], tokenizer: TextTokenizer): Tokens {
+  encode(conversation: Conversation, tokenizer: TextTokenizer): Tokens {
     const { owner, template } = this.files;
-    messages.forEach((message, i) => {
-      for (const part of ['role', 'content'] as const) {
-        try {
-          tokenizer.checkText(message[part]);
-        } catch (cause) {
-          throw placed(`messages[${i}].${part}`, cause);
-        }
+    const { messages, tools, variables = {} } = conversation;
+    checkVariables(variables, template, (what) => new InvalidInputError(`${owner} ${what}`));
+    for (const [place, text] of textsOf(conversation)) {
+      try {
+        tokenizer.checkText(text);
+      } catch (cause) {
+        throw placed(place, cause);
       }
-    });
+    }
     // Drops other properties, which are a caller's own and not checked.
-    const known = withKnownRoles(owner, messages, template);
+    const known = { messages: withKnownRoles(owner, messages, template), tools, variables };
     const text = this.render(known);
     refuseLeftOut(owner, known, (marked) => this.render(marked));
     return { ids: tokenizer.encodeWritten(text), types: [] };
   }
 
-  private render(messages: readonly Message[]): string {
+  /** Texts around the model's calls of tools, if its template lays out any. */
+  get callFrame(): CallFrame | undefined {
+    const user = { role: 'user', content: 'Hi' };
+    const tool = { name: 'a_tool', description: 'None', parameters: { type: 'object' } };
+    return callFrameOf(({ content, toolCalls }) => {
+      const answer = { role: 'assistant', content, ...(toolCalls.length > 0 && { toolCalls }) };
+      const results = toolCalls.map(({ id, name }) => ({
+        role: 'tool',
+        content: '1',
+        toolCallId: id,
+        name,
+      }));
+      // The last answer may have more than text, such as thoughts.
+      const messages = [user, answer, ...results, { role: 'assistant', content: 'Hm' }, user];
+      return this.render({ messages, tools: [tool] });
+    });
+  }
+
+  private render({ messages, tools, variables }: Conversation): string {
     const { owner, ofTokenizer } = this.files;
     try {
       return this.template.render({
+        ...variables,
         ...namedTokens(ofTokenizer),
         // Python's templates compare them with `none`.
-        tools: null,
+        tools: tools?.map((tool) => ({ type: 'function', function: tool })) ?? null,
         documents: null,
-        messages,
+        messages: messages.map(templateMessage),
         add_generation_prompt: true,
       });
     } catch (cause) {
       throw new InvalidInputError(
         `${owner}: the chat template of its model refuses these messages: ${messageOf(cause)}`,
         { cause },
+      );
+    }
+  }
+}
+
+/** Message as templates of Hugging Face's models read it. */
+function templateMessage({ role, content, toolCalls, toolCallId, name }: Message): object {
+  return {
+    role,
+    content,
+    ...(toolCalls && {
+      tool_calls: toolCalls.map(({ id, name: called, arguments: given }) => ({
+        ...(id !== undefined && { id }),
+        type: 'function',
+        function: { name: called, arguments: given },
+      })),
+    }),
+    ...(toolCallId !== undefined && { tool_call_id: toolCallId }),
+    ...(name !== undefined && { name }),
+  };
+}
+
+/** Characters of a caller's texts. */
+export function charactersOf(conversation: Conversation): number {
+  let sum = 0;
+  for (const [, text] of textsOf(conversation)) {
+    sum += text.length;
+  }
+  return sum;
+}
+
+/** A caller's texts with their places. */
+function* textsOf({
+  messages,
+  tools = [],
+  variables = {},
+}: Conversation): Generator<readonly [place: string, text: string]> {
+  for (const [
+    i,
+    { role, content, toolCalls = [], toolCallId = '', name = '' },
+  ] of messages.entries()) {
+    yield [`messages[${i}].role`, role];
+    yield [`messages[${i}].content`, content];
+    yield [`messages[${i}].toolCallId`, toolCallId];
+    yield [`messages[${i}].name`, name];
+    for (const [j, call] of toolCalls.entries()) {
+      yield [`messages[${i}].toolCalls[${j}]`, JSON.stringify(call)];
+    }
+  }
+  for (const [i, tool] of tools.entries()) {
+    yield [`tools[${i}]`, JSON.stringify(tool)];
+  }
+  for (const [name, value] of Object.entries(variables)) {
+    yield [`templateVariables.${name}`, JSON.stringify(value) ?? ''];
+  }
+}
+
+/** Variables that we set. */
+const OWN = /^(?:messages|tools|documents|add_generation_prompt|.*_token)$/;
+
+/** @throws the error of `refuse` for a variable that the template does not read */
+export function checkVariables(
+  variables: TemplateVariables,
+  template: string,
+  refuse: (what: string) => Error,
+): void {
+  for (const name of Object.keys(variables)) {
+    if (
+      OWN.test(name) ||
+      !/^[A-Za-z_]\w*$/.test(name) ||
+      !new RegExp(`\\b${name}\\b`).test(template)
+    ) {
+      throw refuse(
+        `was given the template variable ${formatValue(name)}, which ` +
+          (OWN.test(name) ? 'it sets itself' : "its model's chat template does not read"),
       );
     }
   }
@@ -140,9 +256,10 @@ function withKnownRoles(
 ): readonly Message[] {
   const knows = (role: string): boolean =>
     template.includes(`'${role}'`) || template.includes(`"${role}"`);
-  return messages.map(({ role, content }, i) => {
+  return messages.map((message, i) => {
+    const { role, content, toolCalls, toolCallId, name } = message;
     if (USUAL.has(role) || knows(role)) {
-      return { role, content };
+      return { role, content, toolCalls, toolCallId, name };
     }
     if (role === 'developer') {
       return { role: 'system', content };
@@ -154,27 +271,44 @@ function withKnownRoles(
   });
 }
 
-const markOf = (i: number): string => `content-${i}-of-a-message`;
+const markOf = (part: string, i: number): string => `${part}-${i}-of-a-conversation`;
 const isBlank = ({ content }: Message): boolean => content.trim() === '';
 
 /**
- * Checks by marks that the template writes each message's content.
+ * Checks by marks that the template writes each message's content and calls, and each tool.
  *
- * @throws InvalidInputError for a message left out
+ * @throws InvalidInputError for a part left out
  */
 function refuseLeftOut(
   owner: string,
-  messages: readonly Message[],
-  render: (messages: readonly Message[]) => string,
+  { messages, tools, variables }: Conversation,
+  render: (conversation: Conversation) => string,
 ): void {
-  const text = render(
-    messages.map((each, i) => (isBlank(each) ? each : { role: each.role, content: markOf(i) })),
+  const text = render({
+    messages: messages.map((each, i) => ({
+      ...each,
+      content: isBlank(each) ? each.content : markOf('content', i),
+      toolCalls: each.toolCalls?.map((call) => ({ ...call, name: markOf('calls', i) })),
+    })),
+    tools: tools?.map((tool, i) => ({ ...tool, name: markOf('tool', i) })),
+    variables,
+  });
+  const isLeftOut = (part: string, i: number): boolean => !text.includes(markOf(part, i));
+  const leftOut = messages.findIndex(
+    (each, i) =>
+      (!isBlank(each) && isLeftOut('content', i)) ||
+      (each.toolCalls && each.toolCalls.length > 0 && isLeftOut('calls', i)),
   );
-  const leftOut = messages.findIndex((each, i) => !isBlank(each) && !text.includes(markOf(i)));
   if (leftOut >= 0) {
     throw new InvalidInputError(
       `${owner}: the chat template of its model leaves out messages[${leftOut}], of the role ` +
         `${formatValue(messages[leftOut]!.role)}; put its content in another message, or in another place`,
+    );
+  }
+  if (tools?.some((_, i) => isLeftOut('tool', i))) {
+    throw new InvalidInputError(
+      `${owner}: the chat template of its model leaves out tools; use a model that knows them, or ` +
+        'describe them in a message',
     );
   }
 }

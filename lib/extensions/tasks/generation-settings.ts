@@ -9,6 +9,7 @@ export interface AnswerDefaults {
   readonly temperature: number;
   readonly topK: number | undefined;
   readonly topP: number;
+  readonly minP: number;
   readonly repetitionPenalty: number;
   readonly maxNewTokens: number | undefined;
   /** Most tokens of a prompt and its answer. */
@@ -67,7 +68,7 @@ export function warnOfUnfollowed(
 }
 
 const FOLLOWED = words(
-  'eos_token_id do_sample temperature top_k top_p repetition_penalty max_new_tokens max_length',
+  'eos_token_id do_sample temperature top_k top_p min_p repetition_penalty max_new_tokens max_length',
 );
 
 /**
@@ -98,6 +99,7 @@ export function answerDefaultsIn(settings: Record<string, unknown>): AnswerDefau
     // 0 sets no limit.
     topK: numberOf('top_k') || undefined,
     topP: numberOf('top_p') ?? 1,
+    minP: numberOf('min_p') ?? 0,
     repetitionPenalty: numberOf('repetition_penalty') ?? 1,
     maxNewTokens: numberOf('max_new_tokens'),
     maxLength: numberOf('max_length'),

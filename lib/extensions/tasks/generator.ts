@@ -9,12 +9,15 @@ import {
   ServingLoadError,
 } from '../../index.js';
 import { messageOf } from '../../doors/text.js';
+import type { Grammar } from './answer-form.js';
 import { AnswerText } from './answer-text.js';
+import { Grammars, type HeldAnswer } from './grammars.js';
 import { cacheFor, type CachedText, Decoder, type KeyValueCache } from './key-value-cache.js';
 import { sessionOf } from './onnx-session.js';
 import { openable, type OnnxFile } from './repository.js';
-import { logProbabilityOf, Sampler, type Sampling } from './sampling.js';
+import { allowOnly, logProbabilityOf, Sampler, type Sampling } from './sampling.js';
 import { textDecoder } from './text-tokenizer.js';
+import type { CallFrame, ToolCall } from './tool-calls.js';
 
 /** Prompt as sent to the model's thread. */
 export interface PromptRow {
@@ -25,6 +28,10 @@ export interface PromptRow {
   /** Tokens in addition to the model's. */
   readonly endTokens: readonly number[];
   readonly logprobs: boolean;
+  /** Grammar that holds the answer, if any. */
+  readonly grammar?: Grammar | undefined;
+  /** Frame of calls to take out of the answer's text, if any. */
+  readonly frame?: CallFrame | undefined;
 }
 
 /** Answer, whole or a piece. */
@@ -35,14 +42,19 @@ export interface GeneratedText {
   readonly tokens: readonly number[];
   /** Entry for each token, if the call asks for `logprobs`. */
   readonly logprobs?: readonly TokenLogprob[];
+  /** Whole calls of tools, if the model wrote any in this piece. */
+  readonly toolCalls?: readonly ToolCall[];
   /**
    * Reason, in the last piece. `stop`: the model ended its answer, or wrote a stop string.
-   * `length`: the answer has `maxTokens` tokens.
+   * `toolCalls`: it ended its answer, which calls tools. `length`: the answer has `maxTokens` tokens.
    */
-  readonly finishReason?: 'stop' | 'length';
+  readonly finishReason?: FinishReason;
   /** Counts, in the last piece. */
   readonly usage?: GenerationUsage;
 }
+
+/** Reason for an answer's end. */
+export type FinishReason = 'stop' | 'length' | 'toolCalls';
 
 /** Probability of a token. */
 export interface TokenLogprob {
@@ -87,6 +99,9 @@ interface Answer {
   /** Tokens not sent yet. */
   tokens: number[];
   logprobs: TokenLogprob[];
+  readonly held: HeldAnswer | undefined;
+  /** Logits that wait for the grammar. */
+  waiting: Float32Array | undefined;
 }
 
 const SLOW_CACHES = {
@@ -119,8 +134,18 @@ export default async function ({
     process.emitWarning(`${generation.owner} ${SLOW_CACHES[kind]}`);
   }
   const prefill = Math.min(generation.prefill, decoder.mostAtOnce);
-  return new Generator(cache, decode, { ...generation, prefill });
+  const grammars = new Grammars({
+    owner: generation.owner,
+    tokenizer,
+    endTokens: generation.endTokens,
+  });
+  return new Generator(cache, decode, { ...generation, prefill }, grammars);
 }
+
+/** Milliseconds for a grammar's thread, which is ready before most models are. */
+const GRACE = 2;
+/** Milliseconds if no other answer can go on. */
+const GRACE_ALONE = 20;
 
 /** Sequence model: prompts join and answers leave between steps. */
 export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer> {
@@ -131,6 +156,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     private readonly cache: KeyValueCache,
     private readonly decode: (ids: readonly number[]) => string,
     private readonly options: Pick<GeneratorFiles, 'endTokens' | 'prefill'>,
+    private readonly grammars?: Pick<Grammars, 'hold'>,
   ) {
     this.endTokens = new Set(options.endTokens);
   }
@@ -140,20 +166,29 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
       row,
       cached: this.cache.open(),
       sampler: new Sampler(row.sampling, row.ids),
-      text: new AnswerText(this.decode, row.stops),
+      text: new AnswerText(this.decode, row.stops, row.frame),
       next: undefined,
       count: 0,
       tokens: [],
       logprobs: [],
+      held: this.heldBy(row),
+      waiting: undefined,
     }));
+  }
+
+  private heldBy({ grammar, endTokens }: PromptRow): HeldAnswer | undefined {
+    return grammar === undefined
+      ? undefined
+      : this.grammars!.hold(grammar, [...this.endTokens, ...endTokens]);
   }
 
   /** Reads parts of prompts, and makes a token of every other answer. */
   async step(answers: readonly Answer[]): Promise<SequenceResult<GeneratedText>[]> {
     const results = new Map<Answer, SequenceResult<GeneratedText>>();
-    const writing = answers.filter(({ next }) => next !== undefined);
+    const free = answers.filter(({ waiting }) => !waiting);
+    const writing = free.filter(({ next }) => next !== undefined);
     let left = this.options.prefill;
-    for (const answer of this.reading(answers)) {
+    for (const answer of this.reading(free)) {
       if (left === 0) {
         break;
       }
@@ -163,7 +198,7 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
       try {
         const logits = await this.cache.extend(cached, ids);
         if (cached.length === row.ids.length) {
-          results.set(answer, this.take(answer, logits));
+          this.offer(answer, logits, results);
         }
       } catch (cause) {
         results.set(answer, errorOf(cause));
@@ -174,9 +209,48 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
         writing.map(({ cached }) => cached),
         writing.map(({ next }) => next!),
       );
-      writing.forEach((answer, i) => results.set(answer, this.taken(answer, logits[i]!)));
+      writing.forEach((answer, i) => this.offer(answer, logits[i]!, results));
+    }
+    const waiting = answers.filter((answer) => answer.waiting);
+    if (waiting.length > 0) {
+      await this.takeWaiting(waiting, free.length === 0, results);
     }
     return answers.map((answer) => results.get(answer) ?? PENDING);
+  }
+
+  /** Takes a token, unless the answer waits for its grammar. */
+  private offer(
+    answer: Answer,
+    logits: Float32Array,
+    results: Map<Answer, SequenceResult<GeneratedText>>,
+  ): void {
+    if (answer.held) {
+      answer.waiting = logits.slice();
+    } else {
+      results.set(answer, this.taken(answer, logits));
+    }
+  }
+
+  /** Takes tokens of answers whose grammars are ready soon. Others let the model go on. */
+  private async takeWaiting(
+    waiting: readonly Answer[],
+    areAll: boolean,
+    results: Map<Answer, SequenceResult<GeneratedText>>,
+  ): Promise<void> {
+    const late = waiting.filter(({ held }) => !held!.isReady);
+    if (late.length > 0) {
+      const arrivals = late.map(({ held }) => held!.ready());
+      await within(areAll ? GRACE_ALONE : GRACE, Promise.all(arrivals));
+    }
+    for (const answer of waiting) {
+      const { held, waiting: logits } = answer;
+      if (held!.failure) {
+        results.set(answer, held!.failure);
+      } else if (held!.mask) {
+        answer.waiting = undefined;
+        results.set(answer, this.taken(answer, logits!));
+      }
+    }
   }
 
   /**
@@ -190,7 +264,8 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     return this.startsWithShortest ? reading.toSorted((a, b) => left(a) - left(b)) : reading;
   }
 
-  end({ cached }: Answer): void {
+  end({ cached, held }: Answer): void {
+    held?.close();
     this.cache.close(cached);
   }
 
@@ -204,9 +279,17 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
   }
 
   private take(answer: Answer, logits: Float32Array): SequenceResult<GeneratedText> {
-    const { row, sampler, text } = answer;
+    const { row, sampler, text, held } = answer;
     const given = row.logprobs ? logits.slice() : logits;
+    if (held) {
+      allowOnly(logits, held.mask!);
+    }
     const token = sampler.next(logits);
+    if (held?.mask!.every((bits) => bits === 0)) {
+      return new InvalidOutputError(
+        'The model has no token that continues this answer in its form; its vocabulary lacks characters',
+      );
+    }
     // Among invalid numbers, the first token would always be likeliest.
     if (!(logits[token]! > -Infinity)) {
       return new InvalidOutputError(
@@ -219,10 +302,11 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     if (this.endTokens.has(token) || row.endTokens.includes(token)) {
       return finished(answer, text.end(), 'stop');
     }
+    held?.accept(token);
     answer.tokens.push(token);
     let more = text.push(token);
     const isLast = answer.count === row.maxTokens;
-    if (isLast) {
+    if (text.hasStopped || isLast) {
       more += text.end();
     }
     if (row.logprobs) {
@@ -231,8 +315,16 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     if (text.hasStopped || isLast) {
       return finished(answer, more, text.hasStopped ? 'stop' : 'length');
     }
-    return more === '' ? PENDING : pieceOf(answer, more);
+    return more === '' && !text.hasNewCalls ? PENDING : pieceOf(answer, more);
   }
+}
+
+/** Ends with the work, or earlier after this time. */
+async function within(milliseconds: number, work: Promise<unknown>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const end = new Promise<void>((resolve) => (timer = setTimeout(resolve, milliseconds)));
+  await Promise.race([work, end]);
+  clearTimeout(timer);
 }
 
 function errorOf(cause: unknown): Error {
@@ -242,18 +334,25 @@ function errorOf(cause: unknown): Error {
 function finished(
   answer: Answer,
   text: string,
-  finishReason: 'stop' | 'length',
+  reason: 'stop' | 'length',
 ): SequenceResult<GeneratedText> {
-  const { row, count } = answer;
+  const { row, count, text: written } = answer;
   const usage = { promptTokens: row.ids.length, completionTokens: count };
+  const finishReason = written.hasCalled && reason === 'stop' ? 'toolCalls' : reason;
   return last({ ...pieceOf(answer, text), finishReason, usage });
 }
 
 function pieceOf(answer: Answer, text: string): GeneratedText {
   const { tokens, logprobs, row } = answer;
+  const toolCalls = answer.text.takeCalls();
   answer.tokens = [];
   answer.logprobs = [];
-  return { text, tokens, ...(row.logprobs && { logprobs }) };
+  return {
+    text,
+    tokens,
+    ...(row.logprobs && { logprobs }),
+    ...(toolCalls.length > 0 && { toolCalls }),
+  };
 }
 
 const QUANTISES = 'DynamicQuantizeLinear';

@@ -36,7 +36,10 @@ export {
   type TokenClassificationOptions,
 } from './token-classification.js';
 export type { TooLong } from './text-tokenizer.js';
-export type { GeneratedText, GenerationUsage, TokenLogprob } from './generator.js';
+export type { AnswerFormat, ToolChoice } from './answer-form.js';
+export type { ChatTool, TemplateVariables } from './chat.js';
+export type { FinishReason, GeneratedText, GenerationUsage, TokenLogprob } from './generator.js';
+export type { ToolCall } from './tool-calls.js';
 export {
   type ChatMessage,
   type ChatToAnswer,

@@ -2,48 +2,80 @@ export interface Sampling {
   readonly temperature: number;
   readonly topK: number;
   readonly topP: number;
+  readonly minP: number;
   readonly repetitionPenalty: number;
+  readonly presencePenalty: number;
+  readonly frequencyPenalty: number;
   readonly seed: number;
+}
+
+/**
+ * Makes tokens impossible.
+ *
+ * @param allowed a bit for each token, from the lowest of each number on; tokens behind its end are
+ *   not allowed
+ */
+export function allowOnly(logits: Float32Array, allowed: Int32Array): void {
+  for (let from = 0; from < logits.length; from += 32) {
+    const bits = allowed[from >> 5] ?? 0;
+    const end = Math.min(from + 32, logits.length);
+    for (let token = from; token < end; token++) {
+      if (((bits >>> (token & 31)) & 1) === 0) {
+        logits[token] = -Infinity;
+      }
+    }
+  }
 }
 
 /** Chooses one text's tokens with its own random numbers, so that other texts change nothing. */
 export class Sampler {
   private readonly random: () => number;
-  private readonly seen: Set<number>;
+  /** Tokens of the prompt and the answer, if repeated ones are penalised. */
+  private readonly seen: Set<number> | undefined;
+  /** Counts of the answer's tokens, if a penalty needs them. */
+  private readonly written: Map<number, number> | undefined;
 
   constructor(
     private readonly sampling: Sampling,
     /** Prompt, whose tokens count as repeated. */
     prompt: readonly number[],
   ) {
-    this.random = seeded(sampling.seed);
-    this.seen = new Set(sampling.repetitionPenalty === 1 ? [] : prompt);
+    const { seed, repetitionPenalty, presencePenalty, frequencyPenalty } = sampling;
+    this.random = seeded(seed);
+    this.seen = repetitionPenalty === 1 ? undefined : new Set(prompt);
+    this.written = presencePenalty === 0 && frequencyPenalty === 0 ? undefined : new Map();
   }
 
   /** May change the logits. */
   next(logits: Float32Array): number {
-    const { temperature, repetitionPenalty } = this.sampling;
-    if (repetitionPenalty !== 1) {
-      this.penalise(logits, repetitionPenalty);
-    }
-    const token = temperature === 0 ? likeliest(logits) : this.draw(logits);
-    if (repetitionPenalty !== 1) {
-      this.seen.add(token);
-    }
+    this.penalise(logits);
+    const token = this.sampling.temperature === 0 ? likeliest(logits) : this.draw(logits);
+    this.seen?.add(token);
+    this.written?.set(token, (this.written.get(token) ?? 0) + 1);
     return token;
   }
 
-  /** Follows Keskar et al., "CTRL" (2019), as transformers does. */
-  private penalise(logits: Float32Array, penalty: number): void {
-    for (const token of this.seen) {
+  /**
+   * Repetitions as in Keskar et al., "CTRL" (2019), and transformers; presence and frequency as
+   * https://platform.openai.com/docs/api-reference/chat/create says, by the answer's own tokens.
+   */
+  private penalise(logits: Float32Array): void {
+    const { repetitionPenalty, presencePenalty, frequencyPenalty } = this.sampling;
+    for (const token of this.seen ?? []) {
       const logit = logits[token]!;
-      logits[token] = logit < 0 ? logit * penalty : logit / penalty;
+      logits[token] = logit < 0 ? logit * repetitionPenalty : logit / repetitionPenalty;
+    }
+    for (const [token, count] of this.written ?? []) {
+      logits[token]! -= presencePenalty + count * frequencyPenalty;
     }
   }
 
-  /** Draws among the `topK` likeliest, and of these among the fewest that reach `topP`. */
+  /**
+   * Draws among the `topK` likeliest, of these among the fewest that reach `topP`, and of these among
+   * those with `minP` of the likeliest's probability.
+   */
   private draw(logits: Float32Array): number {
-    const { temperature, topK, topP } = this.sampling;
+    const { temperature, topK, topP, minP } = this.sampling;
     const tokens = topK < logits.length ? topOf(logits, topK) : undefined;
     const candidates = tokens ? Float32Array.from(tokens, (token) => logits[token]!) : logits;
     const highest = candidates[likeliest(candidates)]!;
@@ -53,6 +85,10 @@ export class Sampler {
     );
     if (topP < 1) {
       keepShare(weights, topP);
+    }
+    if (minP > 0) {
+      // The likeliest has the weight 1.
+      weights.forEach((weight, at) => (weights[at] = weight < minP ? 0 : weight));
     }
     const place = placeOf(weights, this.random() * sumOf(weights));
     return tokens ? tokens[place]! : place;

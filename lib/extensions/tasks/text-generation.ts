@@ -15,18 +15,21 @@ import { isRecord, type Rules, whole } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AddedTokens, isToken } from './added-tokens.js';
-import { Chat } from './chat.js';
+import { type AnswerFormat, formOf, type ToolChoice } from './answer-form.js';
+import { Chat, type ChatTool, checkVariables, type TemplateVariables } from './chat.js';
 import {
   type AnswerDefaults,
   answerDefaultsIn,
   generationSettings,
 } from './generation-settings.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
+import { GRAMMAR_PACKAGE, grammarLibrary, vocabularyTypeOf } from './grammar-engine.js';
 import type { Repository } from './repository.js';
 import { ofSteps, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';
 import type { TextFiles, Tokens } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
+import type { CallFrame, ToolCall } from './tool-calls.js';
 
 /** Options of one answer. */
 export interface GenerationOptions {
@@ -56,12 +59,30 @@ export interface GenerationOptions {
    */
   readonly topP?: number;
   /**
+   * Draws no token of less than this share of the likeliest token's probability: from 0 to 1.
+   *
+   * @default generation_config.json's, or else 0
+   */
+  readonly minP?: number;
+  /**
    * Makes tokens of the prompt and the answer less likely, above 1 and up to 10, or likelier, above 0
    * and below 1.
    *
    * @default generation_config.json's, or else 1: no effect
    */
   readonly repetitionPenalty?: number;
+  /**
+   * Makes the answer's tokens less likely, or likelier below 0: from -2 to 2.
+   *
+   * @default 0
+   */
+  readonly presencePenalty?: number;
+  /**
+   * Makes each of the answer's tokens less likely by its count, or likelier below 0: from -2 to 2.
+   *
+   * @default 0
+   */
+  readonly frequencyPenalty?: number;
   /**
    * Seed: the same whole number draws the same tokens.
    *
@@ -88,14 +109,27 @@ export interface GenerationOptions {
    * @default false
    */
   readonly logprobs?: boolean;
+  /**
+   * Form of the answer: `'json'` for an object in JSON, or JSON that fits a JSON schema, on one line.
+   * An answer of `maxTokens` tokens may end before. Needs `@mlc-ai/web-xgrammar`.
+   *
+   * @default any text
+   */
+  readonly format?: AnswerFormat;
 }
 
 /** Message of a conversation. */
 export interface ChatMessage {
-  /** Role that the model's chat template knows, such as `system`, `user` or `assistant`. */
+  /** Role that the model's chat template knows, such as `system`, `user`, `assistant` or `tool`. */
   readonly role: string;
-  /** Text, possibly empty. */
+  /** Text, possibly empty. For a tool, its result. */
   readonly content: string;
+  /** Calls of an earlier answer, as its reply has them, with ids of your own if you use them. */
+  readonly toolCalls?: readonly (ToolCall & { readonly id?: string })[];
+  /** Id of the call that the tool answers. */
+  readonly toolCallId?: string;
+  /** Name of the tool. */
+  readonly name?: string;
 }
 
 /** Text that the model continues. */
@@ -108,6 +142,32 @@ export interface TextToContinue extends GenerationOptions {
 export interface ChatToAnswer extends GenerationOptions {
   /** Messages, from 1 to 1,024, oldest first. */
   readonly messages: readonly ChatMessage[];
+  /**
+   * Tools that the model may call, at most 128. The reply has calls as `toolCalls`, whose arguments
+   * fit the tool's schema: answer them with messages of the role `tool`. Needs
+   * `@mlc-ai/web-xgrammar`, and a model whose chat template knows tools.
+   *
+   * @default none
+   */
+  readonly tools?: readonly ChatTool[];
+  /**
+   * Calls tools as the model chooses, never, at least once, or one tool by its name.
+   *
+   * @default 'auto'
+   */
+  readonly toolChoice?: ToolChoice;
+  /**
+   * Allows several calls in an answer, if the model's chat template lays out several.
+   *
+   * @default true
+   */
+  readonly parallelToolCalls?: boolean;
+  /**
+   * Variables of the chat template, such as `enable_thinking`.
+   *
+   * @default the serving's
+   */
+  readonly templateVariables?: TemplateVariables;
 }
 
 /** Model of {@link textGeneration}, in a thread or a process. */
@@ -152,6 +212,13 @@ export interface TextGenerationOptions extends Omit<
    */
   readonly chatTemplate?: string;
   /**
+   * Variables of the chat template for all calls, such as `{ enable_thinking: false }`. A call's own
+   * come first.
+   *
+   * @default {}
+   */
+  readonly templateVariables?: TemplateVariables;
+  /**
    * Tokens that end an answer: numbers, or texts of the tokenizer's added tokens, such as
    * `<|im_end|>`.
    *
@@ -173,6 +240,7 @@ const rules: Rules = {
   batchSize: whole(1, 1024),
   prefill: whole(1, 2 ** 20),
   chatTemplate: { check: isText, allowed: 'a Jinja template' },
+  templateVariables: { check: isRecord, allowed: 'an object of values by name' },
   endTokens: {
     check: (value) => Array.isArray(value) && value.length > 0 && value.every(isToken),
     allowed: 'a list of numbers of tokens and texts of added tokens',
@@ -181,6 +249,9 @@ const rules: Rules = {
 };
 
 interface Facts {
+  /** How the model writes calls of tools, if its template says so. */
+  readonly frame: CallFrame | undefined;
+  readonly variables: TemplateVariables;
   readonly endTokens: readonly number[];
   readonly defaults: AnswerDefaults;
   readonly added: AddedTokens;
@@ -252,21 +323,48 @@ export function textGeneration(
     async preprocess(input, context) {
       const { facts } = context;
       const asked = readInput(own.owner, input);
-      const { ids } = await tokensOf(own.owner, context, asked);
-      return { batch: rowOf(own.owner, ids, asked, facts) };
+      const form = formOf(asked, facts.own.frame, refusing(own.owner));
+      if (form.grammar !== undefined) {
+        checkGrammars(own.owner, facts.own.tokenizer);
+      }
+      const { ids } = await tokensOf(own.owner, context, asked, form.tools);
+      return { batch: { ...rowOf(own.owner, ids, asked, facts), ...form } };
     },
     postprocess: (output) => (Array.isArray(output) ? joined(output) : output),
   };
   return asTask('text-generation', definition);
 }
 
+const refusing =
+  (owner: string) =>
+  (what: string): InvalidInputError =>
+    new InvalidInputError(`${owner} ${what}`);
+
+/** @throws InvalidInputError if answers can't be held to grammars */
+function checkGrammars(owner: string, tokenizer: object): void {
+  if (grammarLibrary() === undefined) {
+    throw new InvalidInputError(
+      `${owner} cannot hold its answer to a form without the package ${GRAMMAR_PACKAGE}; install it: ` +
+        `npm install ${GRAMMAR_PACKAGE}`,
+    );
+  }
+  if (vocabularyTypeOf(tokenizer) === undefined) {
+    throw new InvalidInputError(
+      `${owner} cannot hold its answer to a form, since ${GRAMMAR_PACKAGE} cannot read its tokenizer; ` +
+        'ask for any text',
+    );
+  }
+}
+
 function joined(pieces: readonly GeneratedText[]): GeneratedText {
   const logprobs = pieces.flatMap((piece) => piece.logprobs ?? []);
+  const toolCalls = pieces.flatMap((piece) => piece.toolCalls ?? []);
   return {
     ...pieces.at(-1)!,
     text: pieces.map(({ text }) => text).join(''),
     tokens: pieces.flatMap(({ tokens }) => tokens),
     ...(pieces.at(-1)!.logprobs && { logprobs }),
+    ...(toolCalls.length > 0 && { toolCalls }),
   };
 }
 
@@ -277,11 +375,16 @@ const RANGES: readonly (readonly [keyof GenerationOptions, number, number, strin
   ['temperature', 0, 2, 'a number from 0 to 2'],
   ['topK', 1, Infinity, 'a whole number of 1 or more'],
   ['topP', Number.MIN_VALUE, 1, 'a number above 0 and up to 1'],
+  ['minP', 0, 1, 'a number from 0 to 1'],
+  ['presencePenalty', -2, 2, 'a number from -2 to 2'],
+  ['frequencyPenalty', -2, 2, 'a number from -2 to 2'],
   ['repetitionPenalty', Number.MIN_VALUE, 10, 'a number above 0 and up to 10'],
   ['seed', -Infinity, Infinity, 'a whole number'],
 ];
 
 const WHOLE = new Set(['maxTokens', 'topK', 'seed']);
+
+const OF_CHATS = ['tools', 'toolChoice', 'parallelToolCalls', 'templateVariables'] as const;
 
 const NAMES = new Set([
   ...RANGES.map(([name]) => name),
@@ -290,12 +393,14 @@ const NAMES = new Set([
   'stop',
   'endTokens',
   'logprobs',
+  'format',
+  ...OF_CHATS,
 ]);
 
 /** @throws InvalidInputError for an invalid input or option */
 function readInput(owner: string, input: unknown): Asked {
   const asked: unknown = typeof input === 'string' ? { prompt: input } : input;
-  const refuse = (what: string): InvalidInputError => new InvalidInputError(`${owner} ${what}`);
+  const refuse = refusing(owner);
   if (
     !isRecord(asked) ||
     !(asked['prompt'] === undefined
@@ -313,6 +418,12 @@ function readInput(owner: string, input: unknown): Asked {
       `was given the unknown option ${formatValue(unknown)}; known are ${[...NAMES].join(', ')}`,
     );
   }
+  const ofChats = OF_CHATS.find((name) => asked[name] !== undefined);
+  if (ofChats !== undefined && asked['prompt'] !== undefined) {
+    throw refuse(
+      `was given ${ofChats} with { prompt }, which no chat template lays out; call it with { messages }`,
+    );
+  }
   checkRanges(asked, refuse);
   const { stop, endTokens = [], logprobs = false } = asked;
   if (!(Array.isArray(endTokens) && endTokens.length <= MOST_STOPS && endTokens.every(isToken))) {
@@ -327,6 +438,12 @@ function readInput(owner: string, input: unknown): Asked {
   if (!(stop === undefined || isStop(stop) || (Array.isArray(stop) && stop.every(isStop)))) {
     throw refuse(
       `was given stop ${formatValue(stop)}; allowed are strings of 1 to ${LONGEST_STOP} characters`,
+    );
+  }
+  const { templateVariables = {} } = asked;
+  if (!isRecord(templateVariables)) {
+    throw refuse(
+      `was given templateVariables ${formatValue(templateVariables)}; allowed is an object of values by name`,
     );
   }
   if (typeof logprobs !== 'boolean') {
@@ -372,8 +489,28 @@ function isChat(messages: unknown): messages is readonly ChatMessage[] {
     messages.length > 0 &&
     messages.every(
       (message) =>
-        isRecord(message) && isText(message['role']) && typeof message['content'] === 'string',
+        isRecord(message) &&
+        isText(message['role']) &&
+        typeof message['content'] === 'string' &&
+        areCalls(message['toolCalls']) &&
+        ['toolCallId', 'name'].every((each) => isOptionalText(message[each])),
     )
+  );
+}
+
+const isOptionalText = (value: unknown): boolean => value === undefined || isText(value);
+
+function areCalls(calls: unknown): boolean {
+  return (
+    calls === undefined ||
+    (Array.isArray(calls) &&
+      calls.every(
+        (call) =>
+          isRecord(call) &&
+          isText(call['name']) &&
+          isRecord(call['arguments']) &&
+          isOptionalText(call['id']),
+      ))
   );
 }
 
@@ -382,7 +519,8 @@ type Generation = TextModel<string | TextToContinue | ChatToAnswer, GeneratedTex
 function tokensOf(
   owner: string,
   context: PreprocessContext<TextFacts<Facts>>,
-  { prompt, messages }: Asked,
+  { prompt, messages, templateVariables }: Asked,
+  tools: readonly ChatTool[] | undefined,
 ): Tokens | Promise<Tokens> {
   const { tokenizer, own } = context.facts;
   if (prompt !== undefined) {
@@ -400,10 +538,28 @@ function tokensOf(
         `${messages!.length}; leave out the oldest`,
     );
   }
-  return tokenizer.encodeChat(
-    context,
-    messages!.map(({ role, content }) => ({ role, content })),
-  );
+  return tokenizer.encodeChat(context, {
+    messages: messages!.map(messageOf),
+    tools,
+    variables: { ...own.variables, ...templateVariables },
+  });
+}
+
+/** Drops a caller's other properties. */
+function messageOf({ role, content, toolCalls, toolCallId, name }: ChatMessage): ChatMessage {
+  return {
+    role,
+    content,
+    ...(toolCalls && {
+      toolCalls: toolCalls.map((call) => ({
+        ...(call.id !== undefined && { id: call.id }),
+        name: call.name,
+        arguments: call.arguments,
+      })),
+    }),
+    ...(toolCallId !== undefined && { toolCallId }),
+    ...(name !== undefined && { name }),
+  };
 }
 
 function rowOf(
@@ -417,6 +573,9 @@ function rowOf(
     temperature = defaults.temperature,
     topK = defaults.topK,
     topP = defaults.topP,
+    minP = defaults.minP,
+    presencePenalty = 0,
+    frequencyPenalty = 0,
     repetitionPenalty = defaults.repetitionPenalty,
   } = asked;
   const context = tokenizer.limits.maxTokens;
@@ -430,7 +589,7 @@ function rowOf(
         `together may have ${context}; shorten it`,
     );
   }
-  const refuse = (what: string): Error => new InvalidInputError(`${owner} ${what}`);
+  const refuse = refusing(owner);
   const { texts, tokens } = added.endsOf(typeof stop === 'string' ? [stop] : stop, refuse);
   const { maxNewTokens, maxLength = context } = defaults;
   const usual = maxNewTokens ?? Math.max(1, maxLength - ids.length);
@@ -440,6 +599,9 @@ function rowOf(
     sampling: {
       temperature,
       topP,
+      minP,
+      presencePenalty,
+      frequencyPenalty,
       topK: topK ?? (topP < 1 ? 64 : 2 ** 31),
       repetitionPenalty,
       seed: asked.seed ?? Math.floor(Math.random() * 2 ** 31),
@@ -452,7 +614,7 @@ function rowOf(
 
 async function factsIn(
   files: TextFiles,
-  { name, chatTemplate, endTokens: own }: TextGenerationOptions,
+  { name, chatTemplate, templateVariables: variables = {}, endTokens: own }: TextGenerationOptions,
 ): Promise<Facts> {
   const { repository, config, tokenizerJson, ofTokenizer, fetching } = files;
   const generation = await generationSettings(repository, config, fetching);
@@ -480,11 +642,15 @@ async function factsIn(
     );
   }
   const template = chatTemplate ?? (await templateIn(repository, ofTokenizer, fetching));
-  if (template !== undefined) {
-    // Fails the start if it is invalid.
-    await Chat.of({ owner: name, name: repository.name, template, ofTokenizer });
-  }
+  // Fails the start if it is invalid.
+  const chat =
+    template === undefined
+      ? undefined
+      : await Chat.of({ owner: name, name: repository.name, template, ofTokenizer });
+  checkVariables(variables, template ?? '', refuse);
   return {
+    frame: frameOf(chat, added),
+    variables,
     endTokens,
     defaults,
     added,
@@ -492,6 +658,16 @@ async function factsIn(
     tokenizer: tokenizerJson,
     tokenizerConfig: ofTokenizer,
   };
+}
+
+/** Undefined, too, if special tokens frame calls: an answer's text leaves them out. */
+function frameOf(chat: Chat | undefined, { special }: AddedTokens): CallFrame | undefined {
+  const frame = chat?.callFrame;
+  const parts = frame ? Object.values(frame) : [];
+  const isLost = [...special].some((token) =>
+    parts.some((part: string | undefined) => part?.includes(token)),
+  );
+  return isLost ? undefined : frame;
 }
 
 /** Template in its own file, or in tokenizer_config.json as a text or named list. */

@@ -17,7 +17,7 @@ async function start(given: unknown) {
 
 function tokensOf(job: Job, tokenizer: TextTokenizer, chat: Chat | undefined): Tokens {
   if ('messages' in job) {
-    return chat!.encode(job.messages, tokenizer);
+    return chat!.encode(job, tokenizer);
   }
   return 'other' in job
     ? tokenizer.encodePair(job.text, job.other)

@@ -2,7 +2,7 @@ import { isRecord } from '../../doors/options.js';
 import { messageOf } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { JobThread } from '../../encoding/job-thread.js';
-import type { Message } from './chat.js';
+import { charactersOf, type Conversation } from './chat.js';
 import {
   type LimitsOfTexts,
   type TextFiles,
@@ -40,7 +40,7 @@ export interface ThreadFiles {
 export type Job =
   | { readonly text: string; readonly before?: string | undefined }
   | { readonly text: string; readonly other: string }
-  | { readonly messages: readonly Message[] };
+  | Conversation;
 
 interface Call {
   readonly signal: AbortSignal;
@@ -102,7 +102,7 @@ function scriptFor({ warn }: TextFiles['fetching']): URL | undefined {
 
 function charactersIn(job: Job): number {
   return 'messages' in job
-    ? job.messages.reduce((sum, { role, content }) => sum + role.length + content.length, 0)
+    ? charactersOf(job)
     : job.text.length + (('other' in job ? job.other : job.before)?.length ?? 0);
 }
 
@@ -166,8 +166,7 @@ export class Tokenizing {
     return this.threadFor(job)?.run(job, call.signal) ?? this.here.encodePair(text, other);
   }
 
-  encodeChat(call: Call, messages: readonly Message[]): Promise<Tokens> {
-    const job = { messages };
+  encodeChat(call: Call, job: Conversation): Promise<Tokens> {
     this.limits.checkCharacters(charactersIn(job));
     // The thread exists: its script is next to the model's, without which nothing starts.
     return this.thread!.run(job, call.signal);

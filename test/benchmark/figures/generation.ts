@@ -12,12 +12,21 @@ const prompts = [
   '天空为什么是蓝色的？',
   '讲一个关于猫的故事',
 ];
+/** Longer than all answers. */
+const schema = {
+  type: 'object',
+  properties: {
+    titles: { type: 'array', items: { type: 'string' }, minItems: 100 },
+    year: { type: 'integer', minimum: 1900, maximum: 2100 },
+  },
+  required: ['titles', 'year'],
+};
 /** About 2,000 tokens. */
 const longPrompt = '春天来了，'.repeat(390);
 
 /**
- * P25: what it gains to write answers together, and how a long prompt delays other answers. Needs
- * the model of the token stream sample; left out where it can't be fetched.
+ * P25: what it gains to write answers together, what a form costs, and how a long prompt delays other
+ * answers. Needs the model of the token stream sample; left out where it can't be fetched.
  */
 export async function generation(plan: Plan): Promise<Measurement[]> {
   const files = await modelOfSample<ModelFiles>('P25', '04-token-stream', 'readModel');
@@ -37,6 +46,13 @@ export async function generation(plan: Plan): Promise<Measurement[]> {
   /** Answers of 20 to 100 tokens. */
   const write = async (i: number): Promise<number> =>
     (await ask(prompts[i % prompts.length]!, 20 + ((i * 67) % 81))).usage!.completionTokens;
+  /** The same count of tokens in JSON. */
+  const writeHeld = async (i: number): Promise<number> => {
+    const messages = [{ role: 'user', content: prompts[i % prompts.length]! }];
+    const maxTokens = 20 + ((i * 67) % 81);
+    const answer = await serving.batchedRun({ messages, maxTokens, format: { schema } });
+    return answer.usage!.completionTokens;
+  };
   const firstToken = async (): Promise<number> => {
     const begin = performance.now();
     await ask(prompts[0]!, 1);
@@ -59,6 +75,10 @@ export async function generation(plan: Plan): Promise<Measurement[]> {
     },
     alone: firstToken,
   });
+  const forms = await interleave(Math.ceil(plan.rounds / 3), {
+    'held to a schema': () => cpuPerToken(() => Promise.all(numbers.map(writeHeld))),
+    'any text': () => cpuPerToken(() => Promise.all(numbers.map(write))),
+  });
   await serving.close();
 
   return [
@@ -68,6 +88,14 @@ export async function generation(plan: Plan): Promise<Measurement[]> {
       aim: { atMost: 0.5 },
       by: 'ratio',
       sides: costs,
+      sideUnit: 'ms',
+    }),
+    compare({
+      figure: 'P25',
+      title: 'CPU of a token held to a schema',
+      aim: { atMost: 1.2 },
+      by: 'ratio',
+      sides: forms,
       sideUnit: 'ms',
     }),
     compare({

@@ -2,7 +2,18 @@
 import { readFile } from 'node:fs/promises';
 import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { embed, embedMany, experimental_transcribe, generateText, streamText } from 'ai';
+import {
+  embed,
+  embedMany,
+  experimental_transcribe,
+  generateObject,
+  generateText,
+  Output,
+  stepCountIs,
+  streamText,
+  tool,
+} from 'ai';
+import * as z from 'zod';
 
 const [, , what, url, given] = process.argv;
 const provider = createOpenAICompatible({
@@ -47,6 +58,53 @@ const steps = {
       pieces.push(piece);
     }
     return { text, finishReason, usage: usage.outputTokens, streamed: pieces.join('') };
+  },
+
+  async forms() {
+    const schema = z.object({ city: z.literal('Paris'), days: z.number().int().min(3).max(3) });
+    const tools = { travel: tool({ inputSchema: schema, execute: () => 'booked' }) };
+    const openai = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'secret' });
+    const compatible = createOpenAICompatible({
+      name: 'serving',
+      baseURL: `${url}/v1`,
+      apiKey: 'secret',
+      supportsStructuredOutputs: true,
+    });
+    const seen = {};
+    // The first is the default of its provider, and calls /v1/responses.
+    for (const [name, own] of Object.entries({
+      responses: openai('caller'),
+      chat: openai.chat('caller'),
+      compatible: compatible.chatModel('caller'),
+    })) {
+      const options = { model: own, prompt: 'Where to?', maxOutputTokens: 200, maxRetries: 0 };
+      const calling = { ...options, tools, toolChoice: { type: 'tool', toolName: 'travel' } };
+      const { toolCalls, toolResults, finishReason } = await generateText(calling);
+      const stream = streamText(calling);
+      await stream.consumeStream();
+      // The server stores no earlier items.
+      const providerOptions = { openai: { store: false } };
+      const { steps: taken } = await generateText({
+        ...options,
+        tools,
+        providerOptions,
+        stopWhen: stepCountIs(2),
+        prepareStep: ({ stepNumber }) => ({
+          toolChoice: stepNumber === 0 ? calling.toolChoice : 'none',
+        }),
+      });
+      const object = streamText({ ...options, output: Output.object({ schema }) });
+      seen[name] = {
+        object: (await generateObject({ ...options, schema })).object,
+        streamedObject: await object.output,
+        called: toolCalls.map(({ toolName, input }) => [toolName, input]),
+        results: toolResults.map(({ output }) => output),
+        finishReason,
+        streamed: (await stream.toolCalls).map(({ input }) => input),
+        steps: taken.length,
+      };
+    }
+    return seen;
   },
 
   async speech(path) {

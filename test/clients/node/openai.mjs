@@ -1,5 +1,7 @@
 // The client of OpenAI for Node. Arguments: what to do, and the address of the server.
 import OpenAI from 'openai';
+import { zodFunction, zodResponseFormat, zodTextFormat } from 'openai/helpers/zod';
+import * as z from 'zod';
 
 const [, , what, url, given] = process.argv;
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'secret' });
@@ -32,7 +34,7 @@ const steps = {
         await shown(embed({ model: 'nix', input: 'a' })),
         await shown(embed({ input: [1, 2, 3] })),
         await shown(embed({ model: 'strict', input: 'a word '.repeat(100) })),
-        await shown(client.responses.create({ model: 'embedder', input: 'hi' })),
+        await shown(client.files.list()),
         await shown(client.withOptions({ apiKey: 'wrong' }).embeddings.create({ input: 'a' })),
       ],
     };
@@ -98,6 +100,106 @@ const steps = {
         await refused({ n: 2 }),
         await refused({ model: 'embedder' }),
         await refused({ stream: true, messages: [{ role: 'user', content: '<|im_end|>' }] }),
+      ],
+    };
+  },
+
+  async forms() {
+    const visit = z.object({ city: z.literal('Paris'), days: z.number().int().min(3).max(3) });
+    const messages = [{ role: 'user', content: 'Where to?' }];
+    const options = { model: 'caller', messages, max_tokens: 200 };
+    const { completions } = client.chat;
+    const parsed = await completions.parse({
+      ...options,
+      response_format: zodResponseFormat(visit, 'visit'),
+    });
+    const booked = [];
+    const runner = completions.runTools({
+      ...options,
+      tools: [
+        zodFunction({ name: 'travel', parameters: visit, function: (own) => booked.push(own) }),
+      ],
+      tool_choice: { type: 'function', function: { name: 'travel' } },
+    });
+    await runner.done();
+    const tool = {
+      type: 'function',
+      function: { name: 'travel', parameters: z.toJSONSchema(visit) },
+    };
+    const streamed = completions.stream({ ...options, tools: [tool], tool_choice: 'required' });
+    const { tool_calls } = (await streamed.finalChatCompletion()).choices[0].message;
+    const again = await completions.create({
+      ...options,
+      messages: [
+        ...messages,
+        { role: 'assistant', content: null, tool_calls },
+        ...tool_calls.map(({ id }) => ({ role: 'tool', tool_call_id: id, content: 'booked' })),
+      ],
+      tools: [tool],
+      max_tokens: 1,
+    });
+    const { choices } = await client.completions.create({ model: 'caller', prompt: ['a', 'b'] });
+    return {
+      parsed: parsed.choices[0].message.parsed,
+      booked,
+      streamed: tool_calls.map((call) => JSON.parse(call.function.arguments)),
+      again: again.choices[0].finish_reason,
+      completions: choices.map(({ index }) => index),
+    };
+  },
+
+  async responses() {
+    const visit = z.object({ city: z.literal('Paris'), days: z.number().int().min(3).max(3) });
+    const options = { model: 'caller', input: 'Where to?', max_output_tokens: 200 };
+    const { responses } = client;
+    const plain = await responses.create({ ...options, instructions: 'Be short.', temperature: 0 });
+    const parsed = await responses.parse({
+      ...options,
+      text: { format: zodTextFormat(visit, 'visit') },
+    });
+    const tool = {
+      type: 'function',
+      name: 'travel',
+      parameters: z.toJSONSchema(visit),
+      strict: true,
+    };
+    const tool_choice = { type: 'function', name: 'travel' };
+    const stream = responses.stream({ ...options, tools: [tool], tool_choice });
+    const events = [];
+    for await (const { type } of stream) {
+      events.push(type);
+    }
+    const { output } = await stream.finalResponse();
+    const results = output.map(({ call_id }) => ({
+      type: 'function_call_output',
+      call_id,
+      output: 'booked',
+    }));
+    const again = await responses.create({
+      ...options,
+      input: [{ role: 'user', content: 'Where to?' }, ...output, ...results],
+      tools: [tool],
+      max_output_tokens: 1,
+    });
+    const text = responses.stream({ ...options, temperature: 0 });
+    const pieces = [];
+    for await (const event of text) {
+      if (event.type === 'response.output_text.delta') {
+        pieces.push(event.delta);
+      }
+    }
+    return {
+      parsed: parsed.output_parsed,
+      called: output.map((item) => [item.type, JSON.parse(item.arguments)]),
+      events,
+      again: [again.status, again.incomplete_details],
+      isSame:
+        pieces.join('') === (await responses.create({ ...options, temperature: 0 })).output_text,
+      plain: [plain.object, plain.output[0].type, plain.usage.output_tokens > 0],
+      errors: [
+        await shown(responses.create({ ...options, previous_response_id: 'resp_1' })),
+        await shown(responses.create({ ...options, input: [{ type: 'item_reference', id: 'a' }] })),
+        await shown(responses.create({ ...options, model: 'embedder' })),
       ],
     };
   },

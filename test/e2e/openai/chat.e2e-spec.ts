@@ -137,10 +137,15 @@ describeOnPlatforms("OpenAI's chat", (listen) => {
     const site = await start();
     const refused: [object, string][] = [
       [{ n: 2 }, 'n'],
-      [{ tools: [{ type: 'function' }] }, 'tools'],
-      [{ response_format: { type: 'json_object' } }, 'response_format'],
+      [{ tools: [{ type: 'function' }] }, 'tools[0].function'],
+      [{ tools: [{ type: 'custom', custom: { name: 'a' } }] }, 'tools[0]'],
+      [{ tool_choice: 'required' }, 'tool_choice'],
+      [{ tools: [{ type: 'function', function: { name: 'a' } }] }, 'tools'],
+      [{ response_format: { type: 'json_schema' } }, 'response_format'],
+      [{ response_format: { type: 'grammar' } }, 'response_format'],
       [{ logit_bias: { 5: 1 } }, 'logit_bias'],
-      [{ presence_penalty: 1 }, 'presence_penalty'],
+      [{ presence_penalty: 3 }, 'presence_penalty'],
+      [{ chat_template_kwargs: { enable_thinking: false } }, 'chat_template_kwargs'],
       [{ logprobs: true, top_logprobs: 2 }, 'top_logprobs'],
       [{ messages: [] }, 'messages'],
       [{ messages: ['a'] }, 'messages[0]'],

@@ -19,9 +19,11 @@ import {
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 import {
   answers,
+  caller,
   embedder,
   reranker,
   strict,
+  visit,
   writer,
   written,
 } from '../../fixtures/tasks/tiny-models.js';
@@ -90,7 +92,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
       const { app } = await listen({
         imports: [
           ServingModule.forRoot({
-            servings: [embedder, strict, reranker, writer, busyEmbedder, busyReranker],
+            servings: [embedder, strict, reranker, writer, caller, busyEmbedder, busyReranker],
           }),
           OpenAIModule.forRoot({
             models: {
@@ -99,6 +101,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
               strict,
               reranker,
               writer,
+              caller,
               busy: { serving: busyEmbedder, task: 'text-embedding' },
               'busy-reranker': { serving: busyReranker, task: 'rerank' },
             },
@@ -124,6 +127,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
           'strict',
           'reranker',
           'writer',
+          'caller',
           'busy',
           'busy-reranker',
         ],
@@ -154,7 +158,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
           expect.objectContaining({ status: 400, code: 'context_length_exceeded' }),
           expect.objectContaining({
             status: 404,
-            message: expect.stringContaining('does not have "POST /v1/responses"'),
+            message: expect.stringContaining('does not have "GET /v1/files"'),
           }),
           expect.objectContaining({ error: 'AuthenticationError', code: 'invalid_api_key' }),
         ],
@@ -273,7 +277,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
         streamedUsage: 12,
         errors: [
           ['BadRequestError', 400, null, 'n', expect.any(String)],
-          ['BadRequestError', 400, null, 'tools', expect.any(String)],
+          ['BadRequestError', 400, null, 'tools[0]', expect.any(String)],
         ],
       });
     });
@@ -292,6 +296,74 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
         finishReason: 'length',
         usage: 12,
         streamed: chatText,
+      });
+    });
+
+    const called = [['travel', visit.value]];
+
+    it('[23.10] Clients of OpenAI get formats and calls of tools', async () => {
+      const { url } = await start();
+
+      expect(await nodeClientPrints('openai.mjs', 'forms', url)).toEqual({
+        parsed: visit.value,
+        booked: [visit.value],
+        streamed: expect.arrayContaining([visit.value]),
+        again: 'length',
+        completions: [0, 1],
+      });
+      expect(await python('forms', url)).toEqual({
+        parsed: visit.value,
+        called: [visit.value],
+        response: visit.value,
+        events: expect.arrayContaining(['response.completed', 'response.output_item.done']),
+        completion: 16,
+      });
+    });
+
+    it("[23.11] OpenAI's client gets responses whole and in pieces", async () => {
+      const { url } = await start();
+      expect(await nodeClientPrints('openai.mjs', 'responses', url)).toEqual({
+        parsed: visit.value,
+        called: [['function_call', visit.value]],
+        events: [
+          'response.created',
+          'response.in_progress',
+          'response.output_item.added',
+          'response.function_call_arguments.delta',
+          'response.function_call_arguments.done',
+          'response.output_item.done',
+          'response.completed',
+        ],
+        again: ['incomplete', { reason: 'max_output_tokens' }],
+        isSame: true,
+        plain: ['response', 'message', true],
+        errors: ['previous_response_id', 'input[0]', 'model'].map((param) =>
+          expect.objectContaining({ status: 400, param }),
+        ),
+      });
+    });
+
+    it('[23.10] LangChain and the AI SDK get formats and calls of tools', async () => {
+      const { url } = await start();
+
+      const ofLangChain = { schema: visit.value, tool: visit.value, called, streamed: called };
+      expect(await nodeClientPrints('langchain.mjs', 'forms', url)).toEqual({
+        chat: ofLangChain,
+        responses: ofLangChain,
+      });
+      const ofSdk = {
+        object: visit.value,
+        streamedObject: visit.value,
+        called,
+        results: ['booked'],
+        finishReason: 'tool-calls',
+        streamed: [visit.value],
+        steps: 2,
+      };
+      expect(await nodeClientPrints('ai-sdk.mjs', 'forms', url)).toEqual({
+        responses: ofSdk,
+        chat: ofSdk,
+        compatible: ofSdk,
       });
     });
 

@@ -375,11 +375,11 @@ describeOnPlatforms("OpenAI's API", (listen) => {
   it('[23.3] Unknown paths are answered in the form of its errors, and other routes as before', async () => {
     const site = await start();
 
-    expect(await site.post('/v1/completions', {})).toMatchObject({
+    expect(await site.post('/v1/images/generations', {})).toMatchObject({
       status: 404,
       body: {
         error: {
-          message: 'This server does not have "POST /v1/completions"',
+          message: 'This server does not have "POST /v1/images/generations"',
           type: 'invalid_request_error',
           code: 'unknown_url',
         },

@@ -17,7 +17,9 @@ import {
   type KeyValueCache,
   SharedCache,
 } from '../../../lib/extensions/tasks/key-value-cache.js';
+import { HeldAnswer } from '../../../lib/extensions/tasks/grammars.js';
 import {
+  allowOnly,
   likeliest,
   logProbabilityOf,
   Sampler,
@@ -26,7 +28,16 @@ import {
 import { loadLibrary } from '../../../lib/extensions/tasks/text-tokenizer.js';
 import { readTiny, written } from '../../fixtures/tasks/tiny-models.js';
 
-const greedy: Sampling = { temperature: 0, topK: 2 ** 31, topP: 1, repetitionPenalty: 1, seed: 1 };
+const greedy: Sampling = {
+  temperature: 0,
+  topK: 2 ** 31,
+  topP: 1,
+  minP: 0,
+  repetitionPenalty: 1,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  seed: 1,
+};
 
 function expectShares(tokens: readonly number[], shares: readonly number[]): void {
   shares.forEach((share, token) => {
@@ -34,6 +45,12 @@ function expectShares(tokens: readonly number[], shares: readonly number[]): voi
     expect(Math.abs(drawn - share)).toBeLessThan(0.015);
   });
 }
+
+/** Four tokens that a sampler takes of the same logits. */
+const four = (own: Partial<Sampling>, ...values: number[]): number[] => {
+  const sampler = new Sampler({ ...greedy, ...own }, [0, 0, 0]);
+  return [1, 2, 3, 4].map(() => sampler.next(Float32Array.from(values)));
+};
 
 const penalised = (repetitionPenalty: number, prompt: number[], ...values: number[]) =>
   new Sampler({ ...greedy, repetitionPenalty }, prompt).next(Float32Array.from(values));
@@ -84,6 +101,33 @@ describe('A sampler', () => {
     // Of two tokens the likelier has two thirds.
     expect(new Set(draws(2000, { topK: 2, topP: 0.6 }))).toEqual(new Set([1]));
     expect(new Set(draws(2000, { topK: 2, topP: 0.7 }))).toEqual(new Set([1, 3]));
+  });
+
+  it.each([
+    [0, [0, 1, 2, 3]],
+    [0.19, [0, 1, 2, 3]],
+    [0.21, [0, 1, 3]],
+    [0.49, [1, 3]],
+    [0.51, [1]],
+    [1, [1]],
+  ])("[22.14] draws no token below minP %d of the likeliest's probability", (minP, tokens) => {
+    expect(new Set(draws(2000, { minP }))).toEqual(new Set(tokens));
+  });
+
+  it("[22.14] makes the answer's tokens less likely, and not the prompt's", () => {
+    // Once, however often a token was written.
+    expect(four({ presencePenalty: 1.5 }, 2, 1, 0)).toEqual([0, 1, 0, 0]);
+    // By its count.
+    expect(four({ frequencyPenalty: 0.6 }, 2, 1, 0)).toEqual([0, 0, 1, 0]);
+    expect(four({ presencePenalty: -2 }, 2, 1.9, 0)).toEqual([0, 0, 0, 0]);
+  });
+
+  it('[22.24] draws only allowed tokens', () => {
+    const own = Float32Array.from({ length: 70 }, (_, token) => token);
+    allowOnly(own, Int32Array.of(1 << 31, 0b101));
+    expect([...own].flatMap((logit, token) => (logit === -Infinity ? [] : [token]))).toEqual([
+      31, 32, 34,
+    ]);
   });
 
   it("[22.14] draws tokens by the model's probabilities", () => {
@@ -365,6 +409,10 @@ const prompt = (count: number, more: Partial<PromptRow> = {}): PromptRow => ({
   ...more,
 });
 
+/** Mask that allows these tokens. */
+const only = (...tokens: number[]): Int32Array =>
+  Int32Array.of(tokens.reduce((bits, token) => bits | (1 << token), 0));
+
 const piece = (...tokens: number[]): GeneratedText => ({
   text: tokens.map((token) => `${token} `).join(''),
   tokens,
@@ -550,6 +598,72 @@ describe('A generator', () => {
     await own.step(answers);
     expect(await own.step(answers)).toEqual([piece(3), new Error('too much'), piece(9)]);
     expect(await own.step([answers[0]!, answers[2]!])).toEqual([piece(4), piece(10)]);
+  });
+
+  describe('with grammars', () => {
+    const sent: (number | string)[] = [];
+    let held: HeldAnswer;
+    const grammars = {
+      hold: () => {
+        held = new HeldAnswer(
+          (token) => void sent.push(token),
+          () => void sent.push('close'),
+        );
+        return held;
+      },
+    };
+    const holding = (): Generator =>
+      new Generator(
+        cache,
+        (ids) => ids.map((id) => `${id} `).join(''),
+        { endTokens: [], prefill: 20 },
+        grammars,
+      );
+
+    it('[22.24] An answer waits for its grammar, and others go on', async () => {
+      const own = holding();
+      const answers = own.start([prompt(2, { grammar: 'a grammar' }), prompt(5)]);
+      expect(await own.step(answers)).toEqual([PENDING, piece(5)]);
+      expect(await own.step(answers)).toEqual([PENDING, piece(6)]);
+      held.receive(only(3, 20));
+      // The likeliest is 2, and it reads no token twice.
+      expect(await own.step(answers)).toEqual([piece(3), piece(7)]);
+      expect(sent.splice(0)).toEqual([3]);
+      expect(cache.calls).toEqual([
+        'extend a 100,100',
+        'extend b 100,100,100,100,100',
+        'step b 5',
+        'step b 6',
+      ]);
+      own.end(answers[0]!);
+      expect(sent.splice(0)).toEqual(['close']);
+    });
+
+    it('[22.24] An answer alone goes on as soon as its grammar is ready', async () => {
+      const own = holding();
+      const [a] = own.start([prompt(2, { grammar: 'a grammar' })]);
+      const first = own.step([a!]);
+      setImmediate(() => held.receive(only(2)));
+      expect([await first, await own.step([a!])]).toContainEqual([piece(2)]);
+      sent.length = 0;
+    });
+
+    it('[22.24] A grammar that fails, or fits no token, fails its answer alone', async () => {
+      const own = holding();
+      const answers = own.start([prompt(2, { grammar: 'a grammar' }), prompt(5)]);
+      await own.step(answers);
+      const failure = new Error('too large');
+      held.fail(failure);
+      expect(await own.step(answers)).toEqual([failure, piece(6)]);
+
+      const [c] = own.start([prompt(2, { grammar: 'another' })]);
+      held.receive(only());
+      expect(await own.step([c!])).toEqual([
+        expect.objectContaining({
+          message: expect.stringContaining('has no token that continues'),
+        }),
+      ]);
+    });
   });
 
   it('[22.14] gives the log-probability before the repetition penalty, of each token', async () => {

@@ -1,8 +1,8 @@
 // #region imports
-import { Controller, type MessageEvent, Module, Query, Sse } from '@nestjs/common';
+import { Controller, Injectable, type MessageEvent, Module, Query, Sse } from '@nestjs/common';
 import { ApiKeyGuard, InjectServing, ServingModule, type ServingOf } from 'nestjs-serving';
 import { OpenAIModule } from 'nestjs-serving/openai';
-import { textGeneration } from 'nestjs-serving/tasks';
+import { type ChatMessage, textGeneration } from 'nestjs-serving/tasks';
 import { map, type Observable } from 'rxjs';
 // #endregion
 import { expect, it } from '@jest/globals';
@@ -38,6 +38,71 @@ export class WriterController {
 }
 // #endregion
 
+// #region format
+const facts = {
+  type: 'object',
+  properties: {
+    sender: { type: 'string' },
+    urgency: { enum: ['low', 'high'] },
+  },
+  required: ['sender', 'urgency'],
+};
+
+@Injectable()
+export class Letters {
+  constructor(@InjectServing(writer) private readonly serving: ServingOf<typeof writer>) {}
+
+  async read(letter: string): Promise<unknown> {
+    const messages = [{ role: 'user', content: `Who writes, and how urgent is it?\n${letter}` }];
+    const call = { messages, format: { schema: facts }, maxTokens: 300 };
+    const { text, finishReason } = await this.serving.batchedRun(call);
+    if (finishReason === 'length') {
+      throw new Error('The answer has no end'); // A model may write long texts in a field.
+    }
+    return JSON.parse(text);
+  }
+}
+// #endregion
+
+// #region tools
+const tools = [
+  {
+    name: 'find_order',
+    description: 'Finds an order by its number',
+    parameters: {
+      type: 'object',
+      properties: { number: { type: 'integer' } },
+      required: ['number'],
+    },
+  },
+];
+
+@Injectable()
+export class Assistant {
+  constructor(@InjectServing(writer) private readonly serving: ServingOf<typeof writer>) {}
+
+  async ask(question: string): Promise<string> {
+    const messages: ChatMessage[] = [{ role: 'user', content: question }];
+    for (let turn = 0; turn < 5; turn++) {
+      const call = { messages, tools, maxTokens: 300 };
+      const { text, toolCalls } = await this.serving.batchedRun(call);
+      if (!toolCalls) {
+        return text;
+      }
+      messages.push({ role: 'assistant', content: text, toolCalls });
+      for (const { name, arguments: given } of toolCalls) {
+        messages.push({ role: 'tool', name, content: JSON.stringify(await this.run(name, given)) });
+      }
+    }
+    return 'I could not find out.';
+  }
+
+  async run(name: string, given: Readonly<Record<string, unknown>>): Promise<unknown> {
+    return { name, ...given, state: 'sent' }; // Ask your own services here.
+  }
+}
+// #endregion
+
 // #region module
 @Module({
   imports: [
@@ -51,6 +116,12 @@ export class WriterController {
 })
 export class ChatModule {}
 // #endregion
+
+@Module({
+  imports: [ServingModule.forRoot({ servings: [writer] })],
+  providers: [Letters, Assistant],
+})
+class FormsModule {}
 
 const start = useTaskModels();
 let app: INestApplication;
@@ -77,6 +148,22 @@ it("[23.8] The manual's chat endpoint answers a conversation", async () => {
   });
   const { choices } = (await response.json()) as { choices: { message: object }[] };
   expect(choices[0]!.message).toMatchObject({ role: 'assistant', content: expect.any(String) });
+});
+
+it("[22.24] The manual's reader of letters gets a form, or hears of a cut one", async () => {
+  const forms = await start({ imports: [FormsModule] });
+  const letter = await forms
+    .get(Letters)
+    .read('Help!')
+    .catch((error: Error) => error.message);
+  expect(letter === 'The answer has no end' || Object.keys(letter as object)).toEqual(
+    letter === 'The answer has no end' || ['sender', 'urgency'],
+  );
+
+  // The model of the tests calls no tool, unless it must.
+  const assistant = forms.get(Assistant);
+  expect(await assistant.ask('Where is order 5?')).toEqual(expect.any(String));
+  expect(await assistant.run('find_order', { number: 5 })).toMatchObject({ state: 'sent' });
 });
 
 describeInBrowser((openPage) => {

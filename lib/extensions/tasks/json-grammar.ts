@@ -1,0 +1,686 @@
+import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
+
+/** @returns the error that refuses a schema's part */
+type Refuse = (place: string, what: string) => Error;
+
+/** Nested schemas: more would end the stack. */
+const DEEPEST = 64;
+/** Characters of a grammar: about a second to compile. */
+const LONGEST_GRAMMAR = 2 ** 16;
+/** Characters that the lengths of all strings count: each takes up to 30 ms to compile. */
+const MOST_COUNTED = 128;
+const MOST_ITEMS = 10_000;
+
+/** Keywords that describe a value and allow no less. */
+const ANNOTATIONS = new Set([
+  '$anchor',
+  '$comment',
+  '$defs',
+  '$id',
+  '$schema',
+  'default',
+  'definitions',
+  'deprecated',
+  'description',
+  'example',
+  'examples',
+  'readOnly',
+  'title',
+  'writeOnly',
+]);
+
+const TYPES = {
+  object: ['properties', 'required', 'additionalProperties', 'propertyNames'],
+  array: ['items', 'prefixItems', 'minItems', 'maxItems'],
+  string: ['minLength', 'maxLength', 'format', 'pattern'],
+  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
+  integer: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
+  boolean: [],
+  null: [],
+} as const;
+
+type TypeName = keyof typeof TYPES;
+
+const isTypeName = (type: unknown): type is TypeName =>
+  typeof type === 'string' && Object.hasOwn(TYPES, type);
+
+const OF_TYPES: ReadonlySet<string> = new Set(Object.values(TYPES).flat());
+
+/** Keywords that stand for a whole value; those beside them are annotations. */
+const WHOLE = ['$ref', 'enum', 'const', 'anyOf', 'oneOf', 'allOf'] as const;
+
+/** Texts of the formats, in the grammar's notation, without quotes: usual ones, and no endless ones. */
+const FORMATS: Readonly<Record<string, string>> = {
+  date: '[0-9]{4} "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | [12] [0-9] | "3" [01])',
+  time: '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [+\\-] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9])',
+  uuid: '[0-9a-f]{8} "-" [0-9a-f]{4} "-" [1-8] [0-9a-f]{3} "-" [89ab] [0-9a-f]{3} "-" [0-9a-f]{12}',
+  ipv4: 'octet "." octet "." octet "." octet',
+  email: 'name ([._+\\-] name){0,3} "@" host "." [a-zA-Z]{2,10}',
+  uri: '[a-z]{2,10} "://" host (":" [1-9] [0-9]{0,3})? ("/" [0-9a-zA-Z._~\\-]{0,30}){0,8}',
+  hostname: 'host',
+};
+
+/** Character of a string that needs no escape. */
+const CHARACTER = '[^"\\\\\\x00-\\x1f]';
+
+/** Rules that others name. */
+const COMMON: Readonly<Record<string, string>> = {
+  value: 'object | array | string | number | "true" | "false" | "null"',
+  object: '"{" (string ": " value (", " string ": " value)*)? "}"',
+  array: '"[" (value (", " value)*)? "]"',
+  string: '"\\"" rest-of-string',
+  // The library knows by such a rule that most tokens go on in it.
+  'rest-of-string': `"\\"" | ${CHARACTER} rest-of-string | "\\\\" escape rest-of-string`,
+  // A half of a pair alone is no character.
+  escape: '["\\\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex | high low)',
+  high: '[dD] [89abAB] hex hex',
+  low: '"\\\\u" [dD] [c-fC-F] hex hex',
+  hex: '[0-9a-fA-F]',
+  // Digits that JavaScript reads exactly.
+  integer: '"0" | "-"? [1-9] [0-9]{0,14}',
+  number: '"-"? ("0" | [1-9] [0-9]{0,14}) ("." [0-9]{1,15})? ([eE] [+\\-]? [0-9]{1,2})?',
+  octet: '"25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9]',
+  name: '[0-9a-zA-Z]{1,20}',
+  host: 'label ("." label){0,4}',
+  label: '[0-9a-zA-Z] ([0-9a-zA-Z\\-]{0,20} [0-9a-zA-Z])?',
+  ...Object.fromEntries(
+    Object.entries(FORMATS).map(([name, text]) => [`format-${name}`, text] as const),
+  ),
+  'format-date-time': 'format-date "T" format-time',
+};
+
+/** A rule's name or text, and the rules that it names. */
+export interface Rules {
+  readonly root: string;
+  readonly others: readonly (readonly [name: string, text: string])[];
+}
+
+/** JSON objects, on one line. */
+export const JSON_OBJECT: Rules = { root: 'object', others: [] };
+
+/**
+ * Rules of the JSON texts that a JSON schema allows: on one line, with a space behind commas and
+ * colons. Objects have only the schema's properties, in its order.
+ *
+ * @param place of the schema in the caller's input
+ * @param prefix of the rules' names, if a grammar has several schemas
+ * @throws the error of `refuse` for a keyword that a grammar can't hold, and for a schema that is too
+ *   large
+ */
+export function jsonRules(schema: unknown, place: string, refuse: Refuse, prefix = ''): Rules {
+  const rules = new SchemaRules(schema, place, refuse, prefix);
+  return { root: rules.root, others: rules.written };
+}
+
+/** Grammar in xgrammar's notation. */
+export function grammarOf({ root, others }: Rules): string {
+  return [['root', root] as const, ...others, ...Object.entries(COMMON)]
+    .map(([name, text]) => `${name} ::= ${text}\n`)
+    .join('');
+}
+
+/** Text as a grammar's literal. */
+export const literal: (text: string) => string = JSON.stringify;
+
+class SchemaRules {
+  readonly root: string;
+  private readonly rules = new Map<string, string>();
+  private readonly ofRefs = new Map<string, string>();
+  private length = 0;
+  private counted = 0;
+
+  constructor(
+    private readonly schema: unknown,
+    private readonly place: string,
+    private readonly refuse: Refuse,
+    private readonly prefix: string,
+  ) {
+    this.root = this.rule(schema, place, 0);
+  }
+
+  get written(): readonly (readonly [string, string])[] {
+    return [...this.rules];
+  }
+
+  private add(text: string, name = `${this.prefix}rule-${this.rules.size}`): string {
+    this.length += text.length;
+    if (this.length > LONGEST_GRAMMAR) {
+      throw this.refuse(this.place, 'is too large; describe less of the answer');
+    }
+    this.rules.set(name, text);
+    return name;
+  }
+
+  /** Name of the schema's rule, or of a common one. */
+  private rule(schema: unknown, place: string, depth: number): string {
+    if (schema === true || (isRecord(schema) && Object.keys(schema).length === 0)) {
+      return 'value';
+    }
+    if (!isRecord(schema)) {
+      throw this.refuse(place, `is ${formatValue(schema)}; give a JSON schema that allows a value`);
+    }
+    if (depth > DEEPEST) {
+      throw this.refuse(place, `is nested more than ${DEEPEST} levels deep`);
+    }
+    const whole = WHOLE.filter((keyword) => schema[keyword] !== undefined);
+    if (whole.length > 0) {
+      return this.ofWhole(schema, whole, place, depth);
+    }
+    const types = this.typesOf(schema, place);
+    const allowed = new Set<string>(['type', ...types.flatMap((type) => [...TYPES[type]])]);
+    this.checkKeywords(schema, allowed, place);
+    return oneOf(
+      types.map((type) => this.ofType(type, schema, place, depth)),
+      this,
+    );
+  }
+
+  private checkKeywords(
+    schema: Readonly<Record<string, unknown>>,
+    allowed: ReadonlySet<string>,
+    place: string,
+  ): void {
+    const unknown = Object.keys(schema).find(
+      (keyword) =>
+        !allowed.has(keyword) && !ANNOTATIONS.has(keyword) && schema[keyword] !== undefined,
+    );
+    if (unknown !== undefined) {
+      const why = OF_TYPES.has(unknown)
+        ? 'does nothing beside its other keywords'
+        : 'is a keyword that answers cannot be held to';
+      throw this.refuse(`${place}.${unknown}`, `${why}; leave it out`);
+    }
+  }
+
+  private typesOf(schema: Readonly<Record<string, unknown>>, place: string): readonly TypeName[] {
+    const { type } = schema;
+    if (type === undefined) {
+      // Keywords name the type if it is left out.
+      const meant = (['object', 'array'] as const).find((each) =>
+        TYPES[each].some((keyword) => schema[keyword] !== undefined),
+      );
+      if (meant) {
+        return [meant];
+      }
+      const isFree = Object.keys(schema).every((keyword) => ANNOTATIONS.has(keyword));
+      if (isFree) {
+        return ['object', 'array', 'string', 'number', 'boolean', 'null'];
+      }
+      this.checkKeywords(schema, OF_TYPES, place);
+      throw this.refuse(`${place}.type`, 'is missing');
+    }
+    const types = [type].flat();
+    if (types.length === 0 || !types.every(isTypeName)) {
+      const known = Object.keys(TYPES).join(', ');
+      throw this.refuse(`${place}.type`, `is ${formatValue(type)}; types are ${known}`);
+    }
+    return types;
+  }
+
+  private ofWhole(
+    schema: Readonly<Record<string, unknown>>,
+    [keyword, ...others]: readonly (typeof WHOLE)[number][],
+    place: string,
+    depth: number,
+  ): string {
+    const value = schema[keyword!];
+    // A type that each value has says nothing more.
+    const type = keyword === 'enum' || keyword === 'const' ? ['type'] : [];
+    this.checkKeywords(schema, new Set([keyword!, ...type]), place);
+    if (others.length > 0) {
+      throw this.refuse(`${place}.${others[0]}`, `stands beside ${keyword}; give one of them`);
+    }
+    if (keyword === '$ref') {
+      return this.ofRef(value, `${place}.$ref`, depth);
+    }
+    if (keyword === 'const') {
+      return this.ofValues([value], schema, place);
+    }
+    if (!Array.isArray(value) || value.length === 0) {
+      throw this.refuse(`${place}.${keyword}`, `is ${formatValue(value)}; give a list`);
+    }
+    if (keyword === 'enum') {
+      return this.ofValues(value, schema, place);
+    }
+    if (keyword === 'allOf' && value.length > 1) {
+      throw this.refuse(`${place}.allOf`, 'has several schemas; write them as one');
+    }
+    if (keyword === 'oneOf' && !exclude(value)) {
+      throw this.refuse(
+        `${place}.oneOf`,
+        'has schemas that may allow the same value; give anyOf, or a property whose const differs in each',
+      );
+    }
+    return oneOf(
+      value.map((each, i) => this.rule(each, `${place}.${keyword}[${i}]`, depth + 1)),
+      this,
+    );
+  }
+
+  private ofValues(
+    values: readonly unknown[],
+    schema: Readonly<Record<string, unknown>>,
+    place: string,
+  ): string {
+    const types = schema['type'] === undefined ? undefined : this.typesOf(schema, place);
+    const allowed = values.filter((value) => types?.some((type) => isOf(type, value)) ?? true);
+    if (allowed.length === 0) {
+      throw this.refuse(`${place}.type`, 'allows none of its values');
+    }
+    return this.add(allowed.map((value) => literal(onOneLine(value))).join(' | '));
+  }
+
+  private ofRef(ref: unknown, place: string, depth: number): string {
+    if (typeof ref !== 'string' || !/^#(?:\/|$)/.test(ref)) {
+      throw this.refuse(
+        place,
+        `is ${formatValue(ref)}; refer to a part of this schema: "#/$defs/…"`,
+      );
+    }
+    const known = this.ofRefs.get(ref);
+    if (known !== undefined) {
+      return known;
+    }
+    const path = ref
+      .split('/')
+      .slice(1)
+      .map((part) => decodeURIComponent(part).replaceAll('~1', '/').replaceAll('~0', '~'));
+    const found = path.reduce<unknown>(
+      (within, part) =>
+        (isRecord(within) || Array.isArray(within)) && Object.hasOwn(within, part)
+          ? (within as Record<string, unknown>)[part]
+          : undefined,
+      this.schema,
+    );
+    if (found === undefined) {
+      throw this.refuse(place, `is ${formatValue(ref)}, which this schema does not have`);
+    }
+    // Named first, since a schema may refer to itself.
+    const name = `${this.prefix}ref-${this.ofRefs.size}`;
+    this.ofRefs.set(ref, name);
+    const rule = this.rule(found, [this.place, ...path].join('.'), depth + 1);
+    if (rule === name) {
+      throw this.refuse(place, 'refers to itself alone');
+    }
+    return this.add(rule, name);
+  }
+
+  private ofType(
+    type: TypeName,
+    schema: Readonly<Record<string, unknown>>,
+    place: string,
+    depth: number,
+  ): string {
+    switch (type) {
+      case 'object':
+        return this.ofObject(schema, place, depth);
+      case 'array':
+        return this.ofArray(schema, place, depth);
+      case 'string':
+        return this.ofString(schema, place);
+      case 'number':
+      case 'integer':
+        return this.ofNumber(type, schema, place);
+      case 'boolean':
+        return this.add('"true" | "false"');
+      default:
+        return this.add('"null"');
+    }
+  }
+
+  private ofObject(
+    schema: Readonly<Record<string, unknown>>,
+    place: string,
+    depth: number,
+  ): string {
+    const { properties = {}, required = [], additionalProperties: more, propertyNames } = schema;
+    if (!isRecord(properties)) {
+      throw this.refuse(`${place}.properties`, `is ${formatValue(properties)}; give an object`);
+    }
+    const names = isRecord(propertyNames) ? { type: 'string', ...propertyNames } : undefined;
+    if (propertyNames !== undefined && (!names || Object.keys(names).length > 1)) {
+      throw this.refuse(
+        `${place}.propertyNames`,
+        'is a keyword that answers cannot be held to; leave it out',
+      );
+    }
+    const declared = Object.keys(properties);
+    if (!Array.isArray(required) || !required.every((name) => declared.includes(name as string))) {
+      throw this.refuse(
+        `${place}.required`,
+        `is ${formatValue(required)}; give a list of names that are in properties`,
+      );
+    }
+    if (declared.length === 0) {
+      const hasMore = more ?? schema['properties'] === undefined;
+      if (hasMore === false) {
+        return this.add('"{}"');
+      }
+      const value = this.rule(more ?? true, `${place}.additionalProperties`, depth + 1);
+      const member = `string ": " ${value}`;
+      return this.add(`"{" (${member} (", " ${member})*)? "}"`);
+    }
+    if (isRecord(more) && Object.keys(more).length > 0) {
+      throw this.refuse(
+        `${place}.additionalProperties`,
+        'is a schema beside properties, which answers cannot be held to; give false',
+      );
+    }
+    // The rules of the rest, from the last property on: behind another member, or as the first.
+    let behind = '""';
+    let first = '""';
+    for (const name of declared.toReversed()) {
+      const value = this.rule(properties[name], `${place}.properties.${name}`, depth + 1);
+      const member = `${literal(JSON.stringify(name))} ": " ${value} ${behind}`;
+      const isRequired = required.includes(name);
+      first = this.add(isRequired ? member : `${member} | ${first}`);
+      behind = this.add(isRequired ? `", " ${member}` : `", " ${member} | ${behind}`);
+    }
+    return this.add(`"{" ${first} "}"`);
+  }
+
+  private ofArray(schema: Readonly<Record<string, unknown>>, place: string, depth: number): string {
+    const { items = true, prefixItems = [], minItems: least = 0, maxItems: most } = schema;
+    const counts = { minItems: least, maxItems: most ?? least };
+    for (const [name, count] of Object.entries(counts)) {
+      this.checkCount(count, `${place}.${name}`);
+    }
+    const few = least as number;
+    const limit = most as number | undefined;
+    if (limit !== undefined && limit < few) {
+      throw this.refuse(`${place}.maxItems`, `is less than minItems`);
+    }
+    if (!Array.isArray(prefixItems)) {
+      throw this.refuse(`${place}.prefixItems`, `is ${formatValue(prefixItems)}; give a list`);
+    }
+    if (prefixItems.length > 0) {
+      const isExact = [undefined, prefixItems.length].includes(limit) && few <= prefixItems.length;
+      if (!isExact || (schema['items'] !== undefined && schema['items'] !== false)) {
+        throw this.refuse(
+          `${place}.prefixItems`,
+          'allows more or fewer items than it has; answers have exactly its items',
+        );
+      }
+      const rules = prefixItems.map((each, i) =>
+        this.rule(each, `${place}.prefixItems[${i}]`, depth + 1),
+      );
+      return this.add(`"[" ${rules.join(' ", " ')} "]"`);
+    }
+    if (limit === 0) {
+      return this.add('"[]"');
+    }
+    const item = this.rule(items, `${place}.items`, depth + 1);
+    const end = limit === undefined ? '' : limit - 1;
+    const list = `${item} (", " ${item}){${Math.max(0, few - 1)},${end}}`;
+    return this.add(few === 0 ? `"[" (${list})? "]"` : `"[" ${list} "]"`);
+  }
+
+  private ofString(schema: Readonly<Record<string, unknown>>, place: string): string {
+    const { minLength: least = 0, maxLength: most, format, pattern } = schema;
+    for (const [name, count] of Object.entries({ minLength: least, maxLength: most ?? least })) {
+      this.checkCount(count, `${place}.${name}`);
+    }
+    if (pattern !== undefined) {
+      throw this.refuse(
+        `${place}.pattern`,
+        'is a keyword that answers cannot be held to; leave it out, or give a format',
+      );
+    }
+    if (format !== undefined) {
+      const rule = `format-${typeof format === 'string' ? format : ''}`;
+      if (!Object.hasOwn(COMMON, rule) || least !== 0 || most !== undefined) {
+        const known = [...Object.keys(FORMATS), 'date-time'].join(', ');
+        throw this.refuse(
+          `${place}.format`,
+          `is ${formatValue(format)}; answers can be held to ${known}, without lengths`,
+        );
+      }
+      return this.add(`"\\"" ${rule} "\\""`);
+    }
+    if (least === 0 && most === undefined) {
+      return 'string';
+    }
+    if (most !== undefined && (most as number) < (least as number)) {
+      throw this.refuse(`${place}.maxLength`, 'is less than minLength');
+    }
+    this.counted += (most ?? least) as number;
+    if (this.counted > MOST_COUNTED) {
+      throw this.refuse(
+        `${place}.${most === undefined ? 'minLength' : 'maxLength'}`,
+        `makes the lengths of all strings more than ${MOST_COUNTED} together; leave some out`,
+      );
+    }
+    return this.ofLength(least as number, most as number | undefined);
+  }
+
+  /** Chain of rules, one for each place, from the last on. */
+  private ofLength(least: number, most: number | undefined): string {
+    let rest = most === undefined ? 'rest-of-string' : this.add('"\\""');
+    for (let place = most ?? least; place > 0; place--) {
+      const more = `${CHARACTER} ${rest} | "\\\\" escape ${rest}`;
+      rest = this.add(place > least ? `"\\"" | ${more}` : more);
+    }
+    return this.add(`"\\"" ${rest}`);
+  }
+
+  private checkCount(count: unknown, place: string): void {
+    if (!Number.isInteger(count) || (count as number) < 0 || (count as number) > MOST_ITEMS) {
+      throw this.refuse(
+        place,
+        `is ${formatValue(count)}; answers can be held to whole numbers from 0 to ${MOST_ITEMS}`,
+      );
+    }
+  }
+
+  private ofNumber(
+    type: 'number' | 'integer',
+    schema: Readonly<Record<string, unknown>>,
+    place: string,
+  ): string {
+    const bounds = TYPES[type].filter((keyword) => schema[keyword] !== undefined);
+    for (const keyword of bounds) {
+      if (!Number.isInteger(schema[keyword])) {
+        throw this.refuse(
+          `${place}.${keyword}`,
+          `is ${formatValue(schema[keyword])}; answers can be held to whole numbers`,
+        );
+      }
+    }
+    if (bounds.length === 0) {
+      return type;
+    }
+    const rules = rulesBetween(boundsIn(schema), type, (text) => this.add(text));
+    if (rules.length === 0) {
+      throw this.refuse(`${place}.${bounds.at(-1)}`, 'leaves no number; correct the bounds');
+    }
+    return this.add(rules.join(' | '));
+  }
+
+  /** Rule of several alternatives. */
+  either(rules: readonly string[]): string {
+    return this.add([...new Set(rules)].join(' | '));
+  }
+}
+
+function oneOf(rules: readonly string[], grammar: SchemaRules): string {
+  return rules.length === 1 ? rules[0]! : grammar.either(rules);
+}
+
+/** JSON as models write it on one line. */
+function onOneLine(value: unknown): string {
+  if (Array.isArray(value)) {
+    return `[${value.map(onOneLine).join(', ')}]`;
+  }
+  if (isRecord(value)) {
+    const members = Object.entries(value).map(
+      ([name, member]) => `${JSON.stringify(name)}: ${onOneLine(member)}`,
+    );
+    return `{${members.join(', ')}}`;
+  }
+  return JSON.stringify(value);
+}
+
+function isOf(type: TypeName, value: unknown): boolean {
+  switch (type) {
+    case 'object':
+      return isRecord(value);
+    case 'array':
+      return Array.isArray(value);
+    case 'integer':
+      return Number.isInteger(value);
+    case 'null':
+      return value === null;
+    default:
+      return typeof value === type;
+  }
+}
+
+function areDistinct(keys: readonly unknown[]): boolean {
+  const texts = new Set(keys.map((key) => JSON.stringify(key)));
+  return !keys.includes(undefined) && texts.size === keys.length;
+}
+
+/** Constant of a property that each value has. */
+function constantOf(schema: Readonly<Record<string, unknown>>, name: string): unknown {
+  const { properties, required } = schema;
+  const property = isRecord(properties) ? properties[name] : undefined;
+  const isHeld = Array.isArray(required) && required.includes(name);
+  return isHeld && isRecord(property) ? property['const'] : undefined;
+}
+
+/** True if no value fits two of the schemas, by their type or by a property's constant. */
+function exclude(schemas: readonly unknown[]): boolean {
+  if (!schemas.every((schema) => isRecord(schema))) {
+    return false;
+  }
+  const types = schemas.map(({ type }) => (type === 'integer' ? 'number' : type));
+  const [{ properties }] = schemas as [Record<string, unknown>];
+  return (
+    areDistinct(schemas.map((schema) => schema['const'])) ||
+    (types.every((type) => typeof type === 'string') && areDistinct(types)) ||
+    (isRecord(properties) &&
+      Object.keys(properties).some((name) =>
+        areDistinct(schemas.map((schema) => constantOf(schema, name))),
+      ))
+  );
+}
+
+/** Digits that JavaScript reads exactly. */
+const LARGEST = 10 ** 15 - 1;
+
+/** Undefined if there is none. */
+function integersBetween(least: number, most: number): string | undefined {
+  const negative = digitsBetween(Math.max(1, -most), -least);
+  const positive = digitsBetween(Math.max(0, least), most);
+  return negative === undefined
+    ? positive
+    : [`"-" (${negative})`, ...(positive === undefined ? [] : [positive])].join(' | ');
+}
+
+/** Texts of the whole numbers from 0 on; undefined if there is none. */
+function digitsBetween(least: number, end: number): string | undefined {
+  const most = Math.min(end, LARGEST);
+  if (least > most) {
+    return undefined;
+  }
+  const length = String(least).length;
+  const longest = String(most).length;
+  if (length === longest) {
+    return sameLength(String(least), String(most));
+  }
+  return [
+    sameLength(String(least), '9'.repeat(length)),
+    ...(longest - length > 1 ? [`[1-9] [0-9]{${length},${longest - 2}}`] : []),
+    sameLength(String(10 ** (longest - 1)), String(most)),
+  ].join(' | ');
+}
+
+/** Texts between two of the same length. */
+function sameLength(from: string, to: string): string {
+  const [first, last] = [from[0]!, to[0]!];
+  const rest = from.length - 1;
+  if (rest === 0) {
+    return classOf(first, last);
+  }
+  const any = `[0-9]{${rest},${rest}}`;
+  const isLow = /^0*$/.test(from.slice(1));
+  const isHigh = /^9*$/.test(to.slice(1));
+  if (first === last && !(isLow && isHigh)) {
+    return `${literal(first)} (${sameLength(from.slice(1), to.slice(1))})`;
+  }
+  const begin = isLow ? Number(first) : Number(first) + 1;
+  const end = isHigh ? Number(last) : Number(last) - 1;
+  return [
+    ...(isLow ? [] : [`${literal(first)} (${sameLength(from.slice(1), '9'.repeat(rest))})`]),
+    ...(begin <= end ? [`${classOf(String(begin), String(end))} ${any}`] : []),
+    ...(isHigh ? [] : [`${literal(last)} (${sameLength('0'.repeat(rest), to.slice(1))})`]),
+  ].join(' | ');
+}
+
+const classOf = (from: string, to: string): string =>
+  from === to ? literal(from) : `[${from}-${to}]`;
+
+/**
+ * Fraction behind whole parts between two bounds. More digits would be read as the next number, which
+ * may be a bound.
+ *
+ * @param isZero whether it may be 0
+ */
+function fractionOf({ least, most }: Bounds, isZero: boolean): string {
+  const lengths = [least, most]
+    .filter(Number.isFinite)
+    .map((bound) => String(Math.abs(bound)).length);
+  const digits = Math.max(1, 15 - Math.max(...lengths));
+  const half = Math.floor((digits - 1) / 2);
+  return isZero ? `"." [0-9]{1,${digits}}` : `"." "0"{0,${half}} [1-9] [0-9]{0,${half}}`;
+}
+
+interface Bounds {
+  readonly least: number;
+  readonly most: number;
+  /** True if the bounds themselves are left out. */
+  readonly isOpenBelow: boolean;
+  readonly isOpenAbove: boolean;
+}
+
+function boundsIn(schema: Readonly<Record<string, unknown>>): Bounds {
+  const {
+    minimum = -Infinity,
+    exclusiveMinimum = -Infinity,
+    maximum = Infinity,
+    exclusiveMaximum = Infinity,
+  } = schema as Readonly<Record<string, number>>;
+  return {
+    least: Math.max(minimum, exclusiveMinimum),
+    most: Math.min(maximum, exclusiveMaximum),
+    isOpenBelow: exclusiveMinimum >= minimum,
+    isOpenAbove: exclusiveMaximum <= maximum,
+  };
+}
+
+/**
+ * Alternatives of the numbers between whole bounds.
+ *
+ * @param add names a rule of its own: the library mistakes long ones
+ */
+function rulesBetween(
+  bounds: Bounds,
+  type: 'number' | 'integer',
+  add: (text: string) => string,
+): readonly string[] {
+  const { least, most, isOpenBelow, isOpenAbove } = bounds;
+  const whole = integersBetween(isOpenBelow ? least + 1 : least, isOpenAbove ? most - 1 : most);
+  const integers = whole === undefined ? [] : [add(whole)];
+  if (type === 'integer') {
+    return integers;
+  }
+  const fraction = (sign: string, parts: string | undefined, isOpen: boolean): readonly string[] =>
+    parts === undefined ? [] : [`${sign} ${add(parts)} ${fractionOf(bounds, !isOpen)}`];
+  // A fraction leads away from 0, up to the next whole number.
+  return [
+    ...integers,
+    ...fraction('', digitsBetween(Math.max(0, least), most - 1), isOpenBelow && least >= 0),
+    ...fraction('"-"', digitsBetween(Math.max(0, -most), -least - 1), isOpenAbove && most <= 0),
+  ];
+}

@@ -1,0 +1,287 @@
+import { afterAll, describe, expect, it } from '@jest/globals';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import * as fc from 'fast-check';
+import { Grammars, type HeldAnswer } from '../../../lib/extensions/tasks/grammars.js';
+import { grammarOf, jsonRules } from '../../../lib/extensions/tasks/json-grammar.js';
+
+const END = '</s>';
+
+/** Characters, and tokens that cross the borders of JSON's parts. */
+const vocabulary = [
+  ...Array.from({ length: 0x5f }, (_, i) => String.fromCharCode(0x20 + i)),
+  '\n',
+  '\t',
+  '\u0001',
+  'é',
+  '漢',
+  '😀',
+  '": "',
+  '", "',
+  '{"',
+  '"}',
+  ', ',
+  '],',
+  END,
+];
+const idOf = new Map(vocabulary.map((text, id) => [text, id]));
+const end = idOf.get(END)!;
+
+const tokenizer = {
+  model: { vocab: Object.fromEntries(vocabulary.map((text, id) => [text, id])) },
+  decoder: { type: 'ByteFallback' },
+};
+
+const refuse = (place: string, what: string): Error => new Error(`${place} ${what}`);
+const grammarFor = (schema: unknown): string => grammarOf(jsonRules(schema, 'schema', refuse));
+
+const formats: Readonly<Record<string, (text: string) => boolean>> = {
+  date: (text) => /^\d{4}-\d\d-\d\d$/.test(text) && Number(text.slice(5, 7)) <= 12,
+  time: (text) => /^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/.test(text),
+  'date-time': (text) => /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/.test(text),
+  uuid: (text) => /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(text),
+  ipv4: (text) =>
+    text.split('.').length === 4 && text.split('.').every((part) => Number(part) < 256),
+  email: (text) => /^[^\s@]+@[^\s@]+\.[a-z]+$/i.test(text),
+  uri: (text) => URL.canParse(text),
+  hostname: (text) => /^[a-z\d](?:[a-z\d.-]*[a-z\d])?$/i.test(text),
+};
+const ajv = new Ajv2020({ strict: false, formats });
+
+const number = fc
+  .record({
+    type: fc.constantFrom('number', 'integer'),
+    lower: fc.constantFrom('minimum', 'exclusiveMinimum', undefined),
+    upper: fc.constantFrom('maximum', 'exclusiveMaximum', undefined),
+    from: fc.oneof(fc.integer({ min: -30, max: 30 }), fc.integer({ min: -99_999, max: 99_999 })),
+    width: fc.oneof(fc.integer({ min: 2, max: 12 }), fc.integer({ min: 2, max: 99_999 })),
+  })
+  .map(({ type, lower, upper, from, width }) => ({
+    type,
+    ...(lower && { [lower]: from }),
+    ...(upper && { [upper]: from + width }),
+  }));
+const text = fc.oneof(
+  fc.constant({ type: 'string' }),
+  fc.constantFrom(...Object.keys(formats)).map((format) => ({ type: 'string', format })),
+  fc.tuple(fc.nat(4), fc.option(fc.nat(3), { nil: undefined })).map(([minLength, more]) => ({
+    type: 'string',
+    minLength,
+    ...(more !== undefined && { maxLength: minLength + more }),
+  })),
+);
+const value = fc.constantFrom<unknown>('a', 'b"c', 'd\\e', 'é\n', 5, -1.5, null, true, {
+  a: [1, 'x y', {}],
+});
+const { schema } = fc.letrec<{ schema: unknown }>((tie) => ({
+  schema: fc.oneof(
+    { depthSize: 'small' },
+    number,
+    text,
+    fc.constantFrom({ type: 'boolean' }, { type: 'null' }, { type: ['string', 'null'] }),
+    fc.array(value, { minLength: 1, maxLength: 3 }).map((values) => ({ enum: values })),
+    fc.tuple(tie('schema'), tie('schema')).map((anyOf) => ({ anyOf })),
+    fc
+      .record({ items: tie('schema'), minItems: fc.nat(2), more: fc.option(fc.nat(2)) })
+      .map(({ items, minItems, more }) => ({
+        type: 'array',
+        items,
+        minItems,
+        ...(more !== null && { maxItems: minItems + more }),
+      })),
+    fc
+      .tuple(tie('schema'), tie('schema'))
+      .map((prefixItems) => ({ type: 'array', prefixItems, items: false, minItems: 2 })),
+    tie('schema').map((more) => ({ type: 'object', additionalProperties: more })),
+    fc
+      .record({
+        names: fc.subarray(['a', 'b"x', 'c d', 'é'], { minLength: 1 }),
+        schemas: fc.array(tie('schema'), { minLength: 4, maxLength: 4 }),
+        required: fc.array(fc.boolean(), { minLength: 4, maxLength: 4 }),
+      })
+      .map(({ names, schemas, required }) => ({
+        type: 'object',
+        properties: Object.fromEntries(names.map((name, i) => [name, schemas[i]])),
+        required: names.filter((_, i) => required[i]),
+        additionalProperties: false,
+      })),
+  ),
+}));
+
+const allows = ({ mask }: HeldAnswer, id: number): boolean =>
+  ((mask![id >> 5]! >>> (id & 31)) & 1) === 1;
+
+/** JSON as on one line of a model's. */
+const spaced = (given: unknown): string =>
+  JSON.stringify(given, undefined, 1)
+    .replaceAll(/\n\s*/g, ' ')
+    .replaceAll(/([[{]) | ([\]}])/g, '$1$2');
+describe("A JSON schema's grammar", () => {
+  const grammars = new Grammars({ owner: 'A test', tokenizer, endTokens: [end] });
+
+  afterAll(() => grammars.end());
+
+  /** A text that the grammar allows, which the draws choose. */
+  async function walk(grammar: string, draw: () => number): Promise<string> {
+    const answer = grammars.hold(grammar, [end]);
+    const pieces: string[] = [];
+    for (;;) {
+      await answer.ready();
+      expect(answer.failure).toBeUndefined();
+      const allowed = vocabulary.flatMap((_, id) => (allows(answer, id) ? [id] : []));
+      // Long texts end as soon as they can.
+      const closing = [END, '"', '}', ']'].find((each) => allowed.includes(idOf.get(each)!));
+      const choices = pieces.length > 60 && closing ? [idOf.get(closing)!] : allowed;
+      const chosen = choices[Math.floor(draw() * choices.length)]!;
+      if (chosen === end) {
+        answer.close();
+        return pieces.join('');
+      }
+      answer.accept(chosen);
+      pieces.push(vocabulary[chosen]!);
+    }
+  }
+
+  /** True if the grammar allows the text, by characters. */
+  async function accepts(grammar: string, written: string): Promise<boolean> {
+    const answer = grammars.hold(grammar, [end]);
+    try {
+      for (const character of [...Array.from(written), END]) {
+        await answer.ready();
+        const id = idOf.get(character)!;
+        expect(answer.failure).toBeUndefined();
+        if (!allows(answer, id)) {
+          return false;
+        }
+        if (id !== end) {
+          answer.accept(id);
+        }
+      }
+      return true;
+    } finally {
+      answer.close();
+    }
+  }
+
+  it('[22.24] allows only JSON that fits the schema', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        schema,
+        fc.infiniteStream(fc.double({ min: 0, max: 0.999, noNaN: true })),
+        async (given, draws) => {
+          const found = await walk(grammarFor(given), () => draws.next().value);
+          const parsed: unknown = JSON.parse(found);
+          expect([given, parsed, ajv.validate(given as object, parsed)]).toEqual([
+            given,
+            parsed,
+            true,
+          ]);
+        },
+      ),
+      { numRuns: 150 },
+    );
+  });
+
+  it('[22.24] allows each value that JavaScript writes on one line', async () => {
+    const cases: readonly [object | true, ...unknown[]][] = [
+      [true, null, 5, -0.25, 'a "text"', [1, [2]], { a: { b: [] } }],
+      [{ type: 'integer', minimum: -12, maximum: 345 }, -12, -9, 0, 7, 99, 300, 345],
+      [{ type: 'integer', exclusiveMinimum: 0 }, 1, 10, 999_999_999_999_999],
+      [{ type: 'number', minimum: 0, maximum: 1 }, 0, 0.5, 1],
+      [{ type: 'number', exclusiveMinimum: -2, exclusiveMaximum: 0 }, -1.5, -1, -0.5],
+      [{ type: 'string', maxLength: 3 }, '', 'é漢😀'],
+      [{ enum: ['a', 1, null, { b: [1, 2] }] }, 'a', 1, null, { b: [1, 2] }],
+      [
+        {
+          $ref: '#/$defs/tree',
+          $defs: { tree: { properties: { of: { items: { $ref: '#/$defs/tree' } } } } },
+        },
+        {},
+        { of: [{}, { of: [] }] },
+      ],
+      [{ oneOf: [{ type: 'string' }, { type: 'integer' }] }, 'a', 1],
+      [
+        {
+          type: 'object',
+          properties: { a: { type: 'null' }, b: { type: 'null' } },
+          required: ['b'],
+        },
+        { b: null },
+        { a: null, b: null },
+      ],
+    ];
+    for (const [given, ...values] of cases) {
+      const grammar = grammarFor(given);
+      for (const each of values) {
+        expect([given, each, await accepts(grammar, spaced(each))]).toEqual([given, each, true]);
+      }
+    }
+  });
+
+  it.each<[object, ...string[]]>([
+    [{ type: 'integer', minimum: -12, maximum: 345 }, '-13', '346', '-0', '01', '1.0', '1e3'],
+    [{ type: 'number', minimum: 0, maximum: 1 }, '1.5', '-0.5', '2'],
+    [{ type: 'number', exclusiveMinimum: 0 }, '0', '0.0', '-1'],
+    [{ type: 'string', maxLength: 100 }, `"${'a'.repeat(101)}"`],
+    [{ type: 'array', items: { type: 'null' }, maxItems: 1000 }, `[${'null, '.repeat(1000)}null]`],
+    [{ type: 'string', minLength: 2, maxLength: 2 }, '"a"', '"abc"', '"a\t"'],
+    [{ type: 'string' }, '"\t"', '"\\x"', '"\\ud83d"', '"'],
+    [{ type: 'object', properties: {} }, '{"a": 1}'],
+    [{ type: 'object', properties: { a: {} }, required: ['a'] }, '{}', '{"b": 1}', '{ "a": 1}'],
+    [{ type: 'array', maxItems: 2, items: { type: 'null' } }, '[null, null, null]', '[null,null]'],
+  ])('[22.24] %j allows nothing else', async (given, ...texts) => {
+    const grammar = grammarFor(given);
+    for (const each of texts) {
+      expect([each, await accepts(grammar, each)]).toEqual([each, false]);
+    }
+  });
+
+  it.each<[unknown, string]>([
+    [false, 'schema is false; give a JSON schema that allows a value'],
+    [{ type: 'text' }, 'schema.type is "text"; types are object, array'],
+    [
+      { type: 'string', pattern: 'a' },
+      'schema.pattern is a keyword that answers cannot be held to',
+    ],
+    [{ properties: { a: { not: {} } } }, 'schema.properties.a.not is a keyword'],
+    [{ type: 'integer', multipleOf: 2 }, 'schema.multipleOf is a keyword'],
+    [{ type: 'integer', minLength: 2 }, 'schema.minLength does nothing beside its other keywords'],
+    [
+      { type: 'number', minimum: 0.5 },
+      'schema.minimum is 0.5; answers can be held to whole numbers',
+    ],
+    [{ type: 'integer', minimum: 3, maximum: 2 }, 'schema.maximum leaves no number'],
+    [{ type: 'string', format: 'color' }, 'schema.format is "color"; answers can be held to date'],
+    [{ type: 'string', minLength: -1 }, 'schema.minLength is -1'],
+    [{ type: 'string', maxLength: 1, minLength: 2 }, 'schema.maxLength is less than minLength'],
+    [{ items: { type: 'string', minLength: 129 } }, 'schema.items.minLength makes the lengths'],
+    [{ type: 'array', maxItems: 1, minItems: 2 }, 'schema.maxItems is less than minItems'],
+    [
+      { type: 'array', prefixItems: [{}], items: {} },
+      'schema.prefixItems allows more or fewer items',
+    ],
+    [{ type: 'object', required: ['a'] }, "schema.required is [ 'a' ]; give a list of names"],
+    [
+      { properties: { a: {} }, additionalProperties: { type: 'null' } },
+      'schema.additionalProperties',
+    ],
+    [{ allOf: [{ type: 'string' }, { minLength: 1 }] }, 'schema.allOf has several schemas'],
+    [
+      { oneOf: [{ type: 'number' }, { type: 'integer' }] },
+      'schema.oneOf has schemas that may allow',
+    ],
+    [{ anyOf: [] }, 'schema.anyOf is []; give a list'],
+    [{ enum: [1], const: 1 }, 'schema.const'],
+    [{ enum: [1], type: 'string' }, 'schema.type allows none of its values'],
+    [{ $ref: 'https://a.b/c' }, 'schema.$ref is "https://a.b/c"; refer to a part of this schema'],
+    [{ $ref: '#/$defs/a' }, 'schema.$ref is "#/$defs/a", which this schema does not have'],
+    [{ $ref: '#' }, 'schema.$ref refers to itself alone'],
+    [{ $ref: '#/__proto__' }, 'which this schema does not have'],
+    [{ enum: Array.from({ length: 9999 }, (_, i) => `value ${i}`) }, 'schema is too large'],
+    [
+      Array.from({ length: 70 }).reduce<object>((items) => ({ type: 'array', items }), {}),
+      'is nested more than 64 levels deep',
+    ],
+  ])('[22.24] A schema that no grammar holds is refused: %j', (given, message) => {
+    expect(() => grammarFor(given)).toThrow(message);
+  });
+});

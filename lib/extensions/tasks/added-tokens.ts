@@ -16,8 +16,33 @@ export function addedTokensIn({
   return Array.isArray(added) ? added.filter((token) => isRecord(token)) : [];
 }
 
+/**
+ * tokenizer.json that reads special tokens in texts as plain text, as `split_special_tokens` of
+ * Python's transformers. Unigram's are also pieces of its vocabulary, where sentencepiece never finds
+ * them, so others take their places.
+ */
+export function withoutSpecial(tokenizerJson: Record<string, unknown>): Record<string, unknown> {
+  const added = addedTokensIn(tokenizerJson);
+  const special = new Set(new AddedTokens(tokenizerJson).special);
+  const { model } = tokenizerJson;
+  const isUnigram = isRecord(model) && Array.isArray(model['vocab']);
+  return {
+    ...tokenizerJson,
+    added_tokens: added.filter((token) => token['special'] !== true),
+    ...(isUnigram && {
+      model: {
+        ...model,
+        vocab: (model['vocab'] as readonly (readonly [string, number])[]).map(([text, score]) => [
+          special.has(text) ? `\0${text}` : text,
+          score,
+        ]),
+      },
+    }),
+  };
+}
+
 export class AddedTokens {
-  private readonly ids: ReadonlyMap<string, number>;
+  readonly ids: ReadonlyMap<string, number>;
   /** Tokens that no answer's text has. */
   readonly special: ReadonlySet<string>;
 

@@ -10,6 +10,7 @@ import {
 import { asTask } from '../../encoding/task-kind.js';
 import { flag, isRecord, type Rules } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
+import { AddedTokens } from './added-tokens.js';
 import {
   finite,
   floatsOf,
@@ -343,7 +344,7 @@ function lacking(name: string, step: string): ServingLoadError {
 
 /** Reads the files of sentence-transformers; options take precedence. */
 function factsIn(options: TextEmbeddingOptions) {
-  return async ({ repository, fetching }: TextFiles): Promise<Facts> => {
+  return async ({ repository, fetching, tokenizerJson }: TextFiles): Promise<Facts> => {
     const steps = stepsIn(await readJsonFile(repository, 'modules.json', fetching));
     const poolingStep = steps?.find(({ type }) => type.endsWith('.Pooling'));
     const pooling = await poolingSettings(repository, poolingStep?.path || '1_Pooling', fetching);
@@ -363,6 +364,16 @@ function factsIn(options: TextEmbeddingOptions) {
       throw new ServingLoadError(
         `The default prompt of ${repository.name} is ${formatValue(defaultPrompt)}, and its prompts ` +
           `are ${Object.keys(prompts).join(', ') || 'none'}; give the options prompts and defaultPrompt`,
+      );
+    }
+    const special = [...new AddedTokens(tokenizerJson).special];
+    const split = Object.entries(prompts).find(([, prompt]) =>
+      special.some((token) => prompt.includes(token)),
+    );
+    if (split && options.specialTokens === 'text') {
+      throw new ServingLoadError(
+        `The prompt ${formatValue(split[0])} of ${repository.name} has special tokens, which the option ` +
+          "specialTokens: 'text' would read as plain text; give 'refuse' or 'accept'",
       );
     }
     return {

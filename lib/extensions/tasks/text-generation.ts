@@ -25,7 +25,7 @@ import {
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { GRAMMAR_PACKAGE, grammarLibrary, vocabularyTypeOf } from './grammar-engine.js';
 import type { Repository } from './repository.js';
-import { ofSteps, type TaskModelOptions } from './task-model.js';
+import { oneOf, ofSteps, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';
 import type { TextFiles, Tokens } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
@@ -245,6 +245,7 @@ const rules: Rules = {
     check: (value) => Array.isArray(value) && value.length > 0 && value.every(isToken),
     allowed: 'a list of numbers of tokens and texts of added tokens',
   },
+  specialTokens: oneOf('refuse', 'accept'),
   tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
 };
 

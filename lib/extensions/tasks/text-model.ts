@@ -70,17 +70,17 @@ export interface TextTaskOptions<Input, Output> extends Omit<
   readonly tooLong?: TooLong;
   /**
    * Refuses texts with the tokenizer's special tokens, such as `[SEP]`, with an InvalidInputError,
-   * or lets the model read such tokens.
+   * reads them as plain text, or lets the model read such tokens.
    *
    * @default 'refuse'
    */
-  readonly specialTokens?: 'refuse' | 'accept';
+  readonly specialTokens?: 'refuse' | 'text' | 'accept';
 }
 
 const rules: Rules = {
   maxTokens: whole(1, 2 ** 20),
   tooLong: oneOf('refuse', 'cut'),
-  specialTokens: oneOf('refuse', 'accept'),
+  specialTokens: oneOf('refuse', 'text', 'accept'),
 };
 
 const ofBatchSize: Rules = {
@@ -147,6 +147,7 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
       cutsBeginning: cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : [...new AddedTokens(tokenizerJson).special],
+      areText: specialTokens === 'text',
     });
     const own = await this.parts.facts(files);
     return {

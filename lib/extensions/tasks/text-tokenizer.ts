@@ -1,5 +1,6 @@
 import { InvalidInputError, RequestTooLargeError, ServingLoadError } from '../../index.js';
 import { formatValue, messageOf } from '../../doors/text.js';
+import { AddedTokens, withoutSpecial } from './added-tokens.js';
 import type { SentenceSettings } from './python-settings.js';
 import type { LoadingFiles } from './task-model.js';
 import { type Library, lowerFirst, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';
@@ -31,8 +32,10 @@ export interface LimitsOfTexts {
   readonly cutsBeginning?: boolean;
   /** True if the serving has the option `tooLong`. */
   readonly canBeCut: boolean;
-  /** Tokens that a caller's text must not have. */
+  /** Tokens that a caller's text must not have or become. */
   readonly specialTokens: readonly string[];
+  /** Reads them as plain text. */
+  readonly areText?: boolean;
 }
 
 /**
@@ -55,9 +58,11 @@ export class TextLimits {
   private readonly special: RegExp | undefined;
 
   constructor(readonly limits: LimitsOfTexts) {
-    const { specialTokens } = limits;
+    const { specialTokens, areText } = limits;
     this.special =
-      specialTokens.length > 0 ? new RegExp(specialTokens.map(escaped).join('|')) : undefined;
+      specialTokens.length > 0 && !areText
+        ? new RegExp(specialTokens.map(escaped).join('|'))
+        : undefined;
   }
 
   get serving(): string {
@@ -107,7 +112,7 @@ export class TextLimits {
   specialToken(token: string): InvalidInputError {
     return new InvalidInputError(
       `Serving "${this.serving}" was given a text with ${formatValue(token)}, a special ` +
-        "token of its model; take it out, or allow such texts with specialTokens: 'accept'",
+        "token of its model; take it out, or let the serving read such texts with specialTokens: 'text'",
     );
   }
 
@@ -179,6 +184,8 @@ export class TextTokenizer {
   constructor(
     private readonly tokenizer: Tokenizer,
     readonly limits: TextLimits,
+    /** Numbers of added tokens, which the tokenizer may not know. */
+    private readonly added: ReadonlyMap<string, number> = new Map(),
   ) {
     this.around = {
       single: this.framed([]).tokens.length,
@@ -296,7 +303,8 @@ export class TextTokenizer {
 
   private idOf(token: string): number {
     const { tokenizer } = this;
-    const id = tokenizer.token_to_id(token) ?? tokenizer.model?.unk_token_id;
+    const id =
+      tokenizer.token_to_id(token) ?? this.added.get(token) ?? tokenizer.model?.unk_token_id;
     if (id === undefined) {
       throw new InvalidInputError(
         `Serving "${this.limits.serving}": its tokenizer has no token for ${formatValue(token)}`,
@@ -345,12 +353,13 @@ export async function textTokenizer(
 ): Promise<TextTokenizer> {
   const library = await loadLibrary();
   try {
-    const tokenizer = new library.Tokenizer(tokenizerJson, ofTokenizer);
-    mendTokenizer(tokenizer, tokenizerJson, library);
+    const content = limits.limits.areText ? withoutSpecial(tokenizerJson) : tokenizerJson;
+    const tokenizer = new library.Tokenizer(content, ofTokenizer);
+    mendTokenizer(tokenizer, content, library);
     if (lowers) {
       lowerFirst(tokenizer);
     }
-    return new TextTokenizer(tokenizer, limits);
+    return new TextTokenizer(tokenizer, limits, new AddedTokens(tokenizerJson).ids);
   } catch (cause) {
     throw new ServingLoadError(`The tokenizer of ${name} cannot be used: ${messageOf(cause)}`, {
       cause,

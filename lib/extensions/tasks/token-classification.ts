@@ -1,6 +1,7 @@
 import { InvalidInputError, type ServingDefinition, ServingLoadError } from '../../index.js';
 import { isRecord, type Rules } from '../../doors/options.js';
 import { formatValue, messageOf } from '../../doors/text.js';
+import { withoutSpecial } from './added-tokens.js';
 import { checkLabels } from './labels.js';
 import {
   checkWidth,
@@ -229,7 +230,9 @@ async function locatingTokenizer(
   const named = ofTokenizer['unk_token'] ?? unknown;
   try {
     return new LocatingTokenizer(
-      Tokenizer.fromString(JSON.stringify(tokenizerJson)),
+      Tokenizer.fromString(
+        JSON.stringify(limits.limits.areText ? withoutSpecial(tokenizerJson) : tokenizerJson),
+      ),
       limits,
       typeof prefix === 'string' ? prefix : '',
       String(isRecord(named) ? named['content'] : named),

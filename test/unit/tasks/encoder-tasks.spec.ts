@@ -173,6 +173,26 @@ describe('textEmbedding', () => {
     expect(await vectorsOf({ specialTokens: 'accept' }, ['a [SEP] b'])).toHaveLength(1);
   });
 
+  it('[22.26] reads special tokens as plain text, on the event loop and in its thread', async () => {
+    const options = { specialTokens: 'text' as const };
+    const [plain, spaced] = await vectorsOf(options, ['a [SEP] b', 'a [ SEP ] b']);
+    // The tokens of both are the same.
+    expect(plain).toEqual(spaced);
+    expect(plain).not.toEqual((await vectorsOf({ specialTokens: 'accept' }, ['a [SEP] b']))[0]);
+    const long = 'word [SEP] '.repeat(60);
+    expect(await vectorsOf(options, [long])).toEqual(
+      await vectorsOf(options, [long.replaceAll('[SEP]', '[ SEP ]')]),
+    );
+
+    const prompted = textEmbedding({
+      name: 'net',
+      model: tinyModel('embedder'),
+      prompts: { query: '[CLS] query: ' },
+      ...options,
+    });
+    await expect(start(prompted)).rejects.toThrow('The prompt "query" of');
+  });
+
   it.each([[''], [7], [null], [{ text: '' }], [{ text: 7 }], [['a']]])(
     '[22.4] refuses %j, and no other call',
     async (input) => {

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it, jest } from '@jest/globals';
 import { ServingLoadError } from 'nestjs-serving';
+import { AddedTokens } from '../../../lib/extensions/tasks/added-tokens.js';
 import {
   loadLibrary,
   TextLimits,
@@ -33,6 +34,28 @@ async function tokenizer(
     new TextLimits({ ...limits, specialTokens: [], ...options }),
   );
 }
+
+/** Python's ids of texts whose special tokens are plain text, by the tokenizer's file. */
+const split = read('split.json') as Readonly<Record<string, readonly [string, number[]][]>>;
+
+it.each(Object.entries(split))(
+  '[22.26] reads special tokens as plain text, as Python does: %s',
+  async (path, cases) => {
+    const tokenizerJson = read(path) as Record<string, unknown>;
+    const { special: all } = new AddedTokens(tokenizerJson);
+    const limits = {
+      serving: 'net',
+      maxTokens: 10_000,
+      tooLong: 'refuse' as const,
+      canBeCut: true,
+    };
+    const own = await textTokenizer(
+      { name: 'it', tokenizerJson, ofTokenizer: {}, lowers: false },
+      new TextLimits({ ...limits, specialTokens: [...all], areText: true }),
+    );
+    expect(cases.map(([text]) => [text, own.encode(text).ids])).toEqual(cases);
+  },
+);
 
 describe.each(['bert', 'bert-cased', 'roberta', 'qwen', 'llama'])('The tokenizer %s', (family) => {
   const python = read(`tokenizers/${family}.ids.json`) as {

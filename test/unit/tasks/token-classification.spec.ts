@@ -107,6 +107,20 @@ describe('tokenClassification', () => {
     expect(some).toEqual(all.filter(({ label }) => label !== 'LOC'));
   });
 
+  it.each(TAGGERS)(
+    '[22.26] reads special tokens as plain text, with places: %s',
+    async (tagger) => {
+      const text = 'Ann [SEP] </s> <|endoftext|> met Bob in Rome';
+      const plain = await launch(tagger, { specialTokens: 'text', aggregation: 'none' });
+      const read = await launch(tagger, { aggregation: 'none' });
+      const [found, other] = [await plain.batchedRun(text), await read.batchedRun(text)];
+      for (const entity of found) {
+        expect(text.slice(entity.start, entity.end)).toBe(entity.text);
+      }
+      expect(found).not.toEqual(other);
+    },
+  );
+
   it('[22.15] refuses what it cannot read, for its caller alone', async () => {
     const serving = await launch('tagger', { tooLong: 'refuse', specialTokens: 'refuse' });
     const long = 'word '.repeat(100);

@@ -168,7 +168,6 @@ export function toolsIn(body: Body, within: boolean): object {
   });
 }
 
-
 function toolIn(tool: unknown, field: string, within: boolean): object {
   if (!isRecord(tool) || tool['type'] !== 'function') {
     const type = isRecord(tool) ? `of the type ${formatValue(tool['type'])}` : formatValue(tool);

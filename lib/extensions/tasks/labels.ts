@@ -8,6 +8,7 @@ import {
   labelOf,
   type Labels,
   labelsIn,
+  meanOf,
   otherModel,
   outputOf,
   type Outputs,
@@ -105,18 +106,23 @@ export function checkLabels(
   }
 }
 
+/** @param weights of the rows, whose scores are averaged */
 export function bestLabels(
   owner: string,
   outputs: Outputs,
   { labels, scores: stated }: LabelFacts,
   { top }: LabelOptions,
+  weights: readonly number[] = [1],
 ): readonly LabelScore[] {
-  const logits = Array.from(floatsOf(outputOf(owner, outputs, 'logits')));
-  checkWidth(owner, labels, logits.length);
-  const kind = stated ?? (logits.length === 1 ? 'sigmoid' : 'softmax');
-  const scores =
-    kind === 'raw' ? logits : kind === 'sigmoid' ? logits.map(sigmoid) : softmax(logits);
-  return finite(owner, scores)
+  const all = floatsOf(outputOf(owner, outputs, 'logits'));
+  const width = all.length / weights.length;
+  checkWidth(owner, labels, width);
+  const kind = stated ?? (width === 1 ? 'sigmoid' : 'softmax');
+  const scores = weights.map((_, i) => {
+    const logits = Array.from(all.subarray(i * width, (i + 1) * width));
+    return kind === 'raw' ? logits : kind === 'sigmoid' ? logits.map(sigmoid) : softmax(logits);
+  });
+  return Array.from(finite(owner, meanOf(scores, weights)))
     .map((score, i) => ({ label: labelOf(labels, i), score }))
     .toSorted((one, other) => other.score - one.score)
     .slice(0, top);

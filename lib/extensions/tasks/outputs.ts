@@ -208,6 +208,21 @@ function divided(vector: Float32Array, divisor: number): Float32Array {
   return quotients;
 }
 
+/** Mean of rows by their weights. */
+export function meanOf<Row extends number[] | Float32Array>(
+  rows: readonly Row[],
+  weights: readonly number[],
+): Row {
+  const [first, ...others] = rows;
+  if (others.length === 0) {
+    return first!;
+  }
+  const sum = weights.reduce((total, weight) => total + weight, 0);
+  const mean = (at: number): number =>
+    rows.reduce((total, row, i) => total + (row[at]! * weights[i]!) / sum, 0);
+  return first!.map((_, at) => mean(at)) as Row;
+}
+
 /** Vector of length 1 (L2). */
 export function normalized(vector: Float32Array): Float32Array {
   let squares = 0;

@@ -60,6 +60,8 @@ export interface RerankOptions extends TextTaskOptions<DocumentsToRank, readonly
 }
 
 const rules: Rules = {
+  tooLong: oneOf('refuse', 'cut'),
+  overlap: { check: () => false, allowed: 'nothing here: pairs have no windows' },
   scores: oneOf('sigmoid', 'raw'),
 };
 

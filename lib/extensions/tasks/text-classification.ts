@@ -11,6 +11,7 @@ import {
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
+import type { Tokens } from './text-tokenizer.js';
 import { tokenizing, withTokens } from './tokenizing.js';
 
 /** Text, or a pair for a model that compares texts. */
@@ -50,9 +51,13 @@ export function textClassification(
         pair === undefined
           ? tokenizer.encode(context, text)
           : tokenizer.encodePair(context, text, pair);
-      return withTokens(tokens, (all) => ({ batch: rowOf(all, context.signature!) }));
+      return withTokens(tokens, (all) => ({
+        batch: rowOf(all, context.signature!),
+        info: all.added,
+      }));
     },
-    postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
+    postprocess: (outputs, { facts, info }) =>
+      bestLabels(own.owner, outputs, facts.own, options, info),
   };
   return definition;
 }
@@ -63,7 +68,7 @@ type Definition = ServingDefinition<
   string | TextToClassify,
   readonly LabelScore[],
   Outputs,
-  unknown,
+  Tokens['added'],
   TextFacts<LabelFacts>
 >;
 

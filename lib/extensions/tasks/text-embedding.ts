@@ -15,6 +15,7 @@ import {
   finite,
   floatsOf,
   HIDDEN,
+  meanOf,
   normalized,
   otherModel,
   outputOf,
@@ -46,6 +47,8 @@ export interface Embedding {
   readonly vector: Float32Array;
   /** Tokens that the model read, including special tokens. */
   readonly tokens: number;
+  /** Number of windows, if several: the vector is their mean, by the tokens that each adds. */
+  readonly windows?: number;
 }
 
 /** Options of {@link textEmbedding} and of any serving. */
@@ -162,10 +165,10 @@ export function textEmbedding(
       const skipped = isSkipped ? facts.tokenizer.lengthBefore(before) : 0;
       return withTokens(facts.tokenizer.encode(context, text, before), (tokens) => ({
         batch: rowOf(tokens, signature!),
-        info: { tokens: tokens.ids.length, size, skipped },
+        info: { tokens: tokens.ids.length, added: tokens.added, size, skipped },
       }));
     },
-    postprocess(outputs, { info: { tokens, size, skipped }, facts }) {
+    postprocess(outputs, { info: { tokens, added = [1], size, skipped }, facts }) {
       const { pooling: modes = ['mean'], normalizes } = facts.own;
       const output = outputOf(own.owner, outputs, POOLED, ...HIDDEN);
       const values = finite(own.owner, floatsOf(output));
@@ -175,10 +178,16 @@ export function textEmbedding(
             'text; use a model with a vector for each token, or for the text',
         );
       }
-      const pooled =
-        output.dims.length > 2
-          ? pooledBy(own.owner, values, tokens, skipped, modes)
-          : Float32Array.from(values);
+      const each = values.length / added.length;
+      const pooled = meanOf(
+        added.map((_, i) => {
+          const ofWindow = values.subarray(i * each, (i + 1) * each);
+          return output.dims.length > 2
+            ? pooledBy(own.owner, ofWindow, tokens, skipped, modes)
+            : Float32Array.from(ofWindow);
+        }),
+        added,
+      );
       if (
         size !== undefined &&
         !(size === pooled.length || (size < pooled.length && dimensions.includes(size)))
@@ -188,7 +197,11 @@ export function textEmbedding(
         );
       }
       const vector = pooled.slice(0, size);
-      return { vector: normalizes ? normalized(vector) : vector, tokens };
+      return {
+        vector: normalizes ? normalized(vector) : vector,
+        tokens: tokens * added.length,
+        ...(added.length > 1 && { windows: added.length }),
+      };
     },
   });
 }
@@ -202,7 +215,10 @@ type Definition = ServingDefinition<
 >;
 
 interface Info {
+  /** Tokens of a window. */
   readonly tokens: number;
+  /** Tokens that each window adds, if there are several. */
+  readonly added: readonly number[] | undefined;
   readonly size: number | undefined;
   readonly skipped: number;
 }

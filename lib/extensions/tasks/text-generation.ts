@@ -246,6 +246,7 @@ const rules: Rules = {
     allowed: 'a list of numbers of tokens and texts of added tokens',
   },
   specialTokens: oneOf('refuse', 'accept'),
+  overlap: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
   tooLong: { check: () => false, allowed: 'nothing here: a prompt is never cut' },
 };
 

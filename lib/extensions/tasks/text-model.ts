@@ -63,11 +63,18 @@ export interface TextTaskOptions<Input, Output> extends Omit<
    */
   readonly maxTokens?: number;
   /**
-   * Refuses longer texts with a RequestTooLargeError, or cuts them.
+   * Refuses longer texts with a RequestTooLargeError, cuts them, or reads them in windows of
+   * `maxTokens`: at most 64, each a row of its call. Longer pairs are refused.
    *
    * @default 'refuse'
    */
   readonly tooLong?: TooLong;
+  /**
+   * Tokens that neighbouring windows share, less than half of `maxTokens`.
+   *
+   * @default an eighth of `maxTokens`
+   */
+  readonly overlap?: number;
   /**
    * Refuses texts with the tokenizer's special tokens, such as `[SEP]`, with an InvalidInputError,
    * reads them as plain text, or lets the model read such tokens.
@@ -79,7 +86,8 @@ export interface TextTaskOptions<Input, Output> extends Omit<
 
 const rules: Rules = {
   maxTokens: whole(1, 2 ** 20),
-  tooLong: oneOf('refuse', 'cut'),
+  tooLong: oneOf('refuse', 'cut', 'window'),
+  overlap: whole(0, 2 ** 19),
   specialTokens: oneOf('refuse', 'text', 'accept'),
 };
 
@@ -144,6 +152,7 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
       serving: name,
       maxTokens: this.maxTokensOf(files),
       tooLong,
+      overlap: this.overlapIn(files),
       cutsBeginning: cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : [...new AddedTokens(tokenizerJson).special],
@@ -156,6 +165,20 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
       padding: paddingOf(files),
       own,
     };
+  }
+
+  /** @throws InvalidServingError for half of a window or more, and without windows */
+  private overlapIn(files: TextFiles): number {
+    const maxTokens = this.maxTokensOf(files);
+    const { tooLong, overlap } = this.options;
+    if (overlap !== undefined && (tooLong !== 'window' || 2 * overlap >= maxTokens)) {
+      throw new InvalidServingError(
+        tooLong === 'window'
+          ? `${this.owner}: overlap is ${overlap}, and a window has ${maxTokens} tokens; give less than half`
+          : `${this.owner}: overlap does nothing without tooLong: 'window'`,
+      );
+    }
+    return overlap ?? Math.floor(maxTokens / 8);
   }
 
   get definition() {
@@ -301,15 +324,17 @@ const FILLERS: Readonly<Record<string, (tokens: Tokens) => readonly number[]>> =
   position_ids: ({ ids }) => ids.map((_, at) => at),
 };
 
-/** Row of the model's inputs. */
+/** Row of the model's inputs, or a row for each window. */
 export function rowOf(tokens: Tokens, { inputs }: ServingSignature): Encoded {
-  const { length } = tokens.ids;
+  const { more = [] } = tokens;
+  const dims = [1 + more.length, tokens.ids.length];
   const tensors = inputs.map(({ name, type }) => {
-    const numbers = FILLERS[name]!(tokens);
+    const fill = FILLERS[name]!;
+    const numbers = more.length === 0 ? fill(tokens) : [tokens, ...more].flatMap(fill);
     const tensor =
       type === 'int32'
-        ? new Tensor('int32', Int32Array.from(numbers), [1, length])
-        : new Tensor('int64', integersOf(numbers), [1, length]);
+        ? new Tensor('int32', Int32Array.from(numbers), dims)
+        : new Tensor('int64', integersOf(numbers), dims);
     return [name, tensor] as const;
   });
   return Object.fromEntries(tensors) as Encoded;

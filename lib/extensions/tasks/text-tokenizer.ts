@@ -6,12 +6,16 @@ import type { LoadingFiles } from './task-model.js';
 import { type Library, lowerFirst, mendTokenizer, type Tokenizer } from './tokenizer-mends.js';
 
 /** Treatment of a text with more tokens than the model reads. */
-export type TooLong = 'refuse' | 'cut';
+export type TooLong = 'refuse' | 'cut' | 'window';
 
 /** Token ids, and each one's text: 0, or 1 for a pair's second. */
 export interface Tokens {
   readonly ids: readonly number[];
   readonly types: readonly number[];
+  /** Windows behind this one, of the same length, if the text has several. */
+  readonly more?: readonly Tokens[];
+  /** Tokens of the text that each window adds to those before it. */
+  readonly added?: readonly number[];
 }
 
 export interface TextFiles extends LoadingFiles {
@@ -28,6 +32,8 @@ export interface LimitsOfTexts {
   /** Most tokens of a text or pair, including special tokens. */
   readonly maxTokens: number;
   readonly tooLong: TooLong;
+  /** Tokens that neighbouring windows share. */
+  readonly overlap?: number;
   /** Cuts the beginning of longer texts, not their end. */
   readonly cutsBeginning?: boolean;
   /** True if the serving has the option `tooLong`. */
@@ -44,6 +50,9 @@ export interface LimitsOfTexts {
  */
 const MOST_CHARACTERS = 32;
 const LEAST_LIMIT = 10_000;
+
+/** Windows of a text. Each is a row of its call. */
+const MOST_WINDOWS = 64;
 
 /**
  * Most marks in a row: Unicode's normalisation sorts them in quadratic time:
@@ -79,6 +88,12 @@ export class TextLimits {
 
   get isCut(): boolean {
     return this.limits.tooLong === 'cut';
+  }
+
+  /** Tokens that neighbouring windows share; undefined without windows. */
+  get overlap(): number | undefined {
+    const { tooLong, overlap = 0 } = this.limits;
+    return tooLong === 'window' ? overlap : undefined;
   }
 
   get cutsBeginning(): boolean {
@@ -147,7 +162,25 @@ export class TextLimits {
   }
 
   private get mostCharacters(): number {
-    return Math.max(LEAST_LIMIT, MOST_CHARACTERS * this.maxTokens);
+    const ofWindow = Math.max(LEAST_LIMIT, MOST_CHARACTERS * this.maxTokens);
+    return this.overlap === undefined ? ofWindow : MOST_WINDOWS * ofWindow;
+  }
+
+  /**
+   * Beginnings of windows. All have `room` tokens: the last one overlaps more.
+   *
+   * @throws RequestTooLargeError for too many windows
+   */
+  windowsOf(count: number, room: number): readonly number[] {
+    const step = room - this.overlap!;
+    const windows = step > 0 ? 1 + Math.ceil((count - room) / step) : Infinity;
+    if (windows > MOST_WINDOWS) {
+      throw new RequestTooLargeError(
+        `Serving "${this.serving}" reads at most ${MOST_WINDOWS} windows of a text, of ${this.maxTokens} ` +
+          `tokens each, and one has ${count} tokens; shorten it, or split it`,
+      );
+    }
+    return Array.from({ length: windows }, (_, i) => Math.min(i * step, count - room));
   }
 
   /** @throws RequestTooLargeError for too many tokens, unless the text is cut */
@@ -202,8 +235,28 @@ export class TextTokenizer {
    * @throws InvalidInputError for special tokens
    * @throws RequestTooLargeError for too many tokens, unless the text is cut
    */
-  encode(text: string, before?: string): Tokens {
-    return this.cut(this.tokensOf(text, before));
+  encode(text: string, before = ''): Tokens {
+    const tokens = this.tokensOf(text, before);
+    const { overlap, maxTokens } = this.limits;
+    if (overlap === undefined || tokens.length + this.around.single <= maxTokens) {
+      return this.cut(tokens);
+    }
+    const own = before === '' ? [] : this.tokenizer.tokenize(before);
+    const differs = own.findIndex((token, i) => token !== tokens[i]);
+    return this.windows(tokens, differs < 0 ? own.length : differs);
+  }
+
+  /** Windows that each have the text's first tokens, which are the serving's own. */
+  private windows(tokens: readonly string[], own: number): Tokens {
+    const { limits, around } = this;
+    const text = tokens.slice(own);
+    const room = limits.maxTokens - around.single - own;
+    const starts = limits.windowsOf(text.length, room);
+    const [first, ...more] = starts.map((start) =>
+      this.cut([...tokens.slice(0, own), ...text.slice(start, start + room)]),
+    );
+    const added = starts.map((start, i) => (i === 0 ? room : start - starts[i - 1]!));
+    return { ...first!, more, added };
   }
 
   /** Number of tokens of the text before another one, special tokens included. */

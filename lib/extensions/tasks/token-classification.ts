@@ -100,10 +100,11 @@ export function tokenClassification(
         );
       }
       const tokens = await tokenizer.encode(text);
-      return { batch: rowOf(tokens, signature!), info: tokens };
+      return { batch: rowOf(windowsOf(tokens), signature!), info: tokens };
     },
     postprocess(outputs, { info, facts }) {
-      const logits = finite(own.owner, floatsOf(outputOf(own.owner, outputs, 'logits')));
+      const given = finite(own.owner, floatsOf(outputOf(own.owner, outputs, 'logits')));
+      const logits = joinedLogits(given, info);
       checkWidth(own.owner, facts.own, logits.length / info.ids.length);
       const tokens = scoredTokens(logits, info);
       return entitiesOf(tokens, facts.own, aggregation)
@@ -137,6 +138,59 @@ interface LocatedTokens extends Tokens {
   readonly isWithin: readonly boolean[];
   /** UTF-16 unit at which a code point begins. */
   readonly unitOf: (codePoint: number) => number;
+  /** Windows of a long text. */
+  readonly windows?: Windows | undefined;
+}
+
+interface Windows {
+  /** Tokens of the text before each. */
+  readonly starts: readonly number[];
+  /** Tokens of the text in each. */
+  readonly room: number;
+  /** Added tokens before and behind each. */
+  readonly before: number;
+  readonly behind: number;
+}
+
+function windowsOf({ ids, types, windows }: LocatedTokens): Tokens {
+  if (!windows) {
+    return { ids, types };
+  }
+  const { starts, room, before, behind } = windows;
+  const part = (all: readonly number[], start: number): readonly number[] => [
+    ...all.slice(0, before),
+    ...all.slice(before + start, before + start + room),
+    ...all.slice(all.length - behind),
+  ];
+  const [first, ...more] = starts.map((start) => ({
+    ids: part(ids, start),
+    types: part(types, start),
+  }));
+  return { ...first!, more };
+}
+
+/** Logits of each token, from the window where most tokens stand around it. */
+function joinedLogits(logits: Float32Array, { ids, windows }: LocatedTokens): Float32Array {
+  if (!windows) {
+    return logits;
+  }
+  const { starts, room, before, behind } = windows;
+  const length = before + room + behind;
+  const labels = logits.length / (starts.length * length);
+  const all = new Float32Array(ids.length * labels);
+  const margins = new Int32Array(ids.length).fill(-1);
+  for (const [window, start] of starts.entries()) {
+    for (let place = 0; place < room; place++) {
+      const token = before + start + place;
+      const margin = Math.min(place, room - 1 - place);
+      if (margin > margins[token]!) {
+        margins[token] = margin;
+        const from = (window * length + before + place) * labels;
+        all.set(logits.subarray(from, from + labels), token * labels);
+      }
+    }
+  }
+  return all;
 }
 
 interface Library {
@@ -187,7 +241,11 @@ class LocatingTokenizer {
     const text = this.limits.readable(given);
     const encoding = await this.tokenizer.encode(text);
     const ids = encoding.getIds();
-    this.limits.checkTokens(ids.length);
+    const isAdded = encoding.getSpecialTokensMask().map((mask) => mask === 1);
+    const windows = this.windowsIn(isAdded);
+    if (!windows) {
+      this.limits.checkTokens(ids.length);
+    }
     this.limits.checkReadable(given, text, ids.length);
     const places = encoding.getOffsets();
     const unitOf = unitsOf(text);
@@ -196,12 +254,26 @@ class LocatingTokenizer {
       types: encoding.getTypeIds(),
       text,
       places,
-      isAdded: encoding.getSpecialTokensMask().map((mask) => mask === 1),
+      isAdded,
+      windows,
       isWithin: encoding
         .getTokens()
         .map((token, i) => this.isWithin(token, places[i]!, text, unitOf)),
       unitOf,
     };
+  }
+
+  /** @throws RequestTooLargeError for too many windows */
+  private windowsIn(isAdded: readonly boolean[]): Windows | undefined {
+    const { overlap, maxTokens } = this.limits;
+    if (overlap === undefined || isAdded.length <= maxTokens) {
+      return undefined;
+    }
+    const before = isAdded.indexOf(false);
+    const behind = isAdded.length - 1 - isAdded.lastIndexOf(false);
+    const room = maxTokens - before - behind;
+    const starts = this.limits.windowsOf(isAdded.length - before - behind, room);
+    return { starts, room, before, behind };
   }
 
   /** Decides as Python's pipeline does. */

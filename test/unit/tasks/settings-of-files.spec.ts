@@ -196,10 +196,12 @@ const OF_ANSWERS: readonly Setting[] = [
   [GENERATION, { temperature: 0.5 }, 'ignores', 'Python reads it with do_sample'],
   [GENERATION, { top_k: 3 }, 'follows'],
   [GENERATION, { top_p: 0.5 }, 'follows'],
+  [GENERATION, { min_p: 0.2 }, 'follows'],
   [GENERATION, { repetition_penalty: 1.5 }, 'follows'],
   [GENERATION, { max_new_tokens: 3 }, 'follows'],
   [GENERATION, { max_length: 20 }, 'follows'],
   [GENERATION, { top_p: 2 }, 'refuses'],
+  [GENERATION, { min_p: 2 }, 'refuses'],
   [
     GENERATION,
     {
@@ -214,7 +216,6 @@ const OF_ANSWERS: readonly Setting[] = [
       sequence_bias: [[[5], 1]],
       min_length: 4,
       min_new_tokens: 4,
-      min_p: 0.1,
       typical_p: 0.9,
       epsilon_cutoff: 0.1,
       eta_cutoff: 0.1,

@@ -12,15 +12,15 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 333,
-  'thousand characters of code in lib': 1490.3,
+  'files of lib': 335,
+  'thousand characters of code in lib': 1495.6,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 48,
+  'thousand words of comments': 48.2,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
-  'functions with a name that only forward': 151,
+  'functions with a name that only forward': 152,
   'options of a definition': 17,
   'rules that refuse combinations of options': 29,
   'type parameters of defineServing': 7,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 134.3,
   openai: 65.4,
   opentelemetry: 14.5,
-  tasks: 243.4,
+  tasks: 248.7,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -256,7 +256,7 @@ export function argumentsIn(text: unknown, field: string): Readonly<Record<strin
 }
 
 /**
- * Joins the texts of a message's parts.
+ * Joins a message's texts.
  *
  * @param types of parts that have a text
  */

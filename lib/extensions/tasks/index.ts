@@ -35,6 +35,7 @@ export {
   tokenClassification,
   type TokenClassificationOptions,
 } from './token-classification.js';
+export { type TextToLabel, zeroShotClassification, type ZeroShotOptions } from './zero-shot.js';
 export type { TooLong } from './text-tokenizer.js';
 export type { AnswerFormat, ToolChoice } from './answer-form.js';
 export type { ChatTool, TemplateVariables } from './chat.js';

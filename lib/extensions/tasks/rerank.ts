@@ -1,12 +1,10 @@
 import {
-  Batch,
   InvalidInputError,
   InvalidOutputError,
   type ServingDefinition,
   type Tensor,
   type TensorSignature,
 } from '../../index.js';
-import { Turns } from '../../encoding/turns.js';
 import { asTask } from '../../encoding/task-kind.js';
 import { type Rules } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
@@ -19,10 +17,11 @@ import {
   readOutput,
   sigmoid,
 } from './outputs.js';
+import { pairsOf } from './pairs.js';
 import { activationIn } from './python-settings.js';
 import { oneOf } from './task-model.js';
-import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { placed, type TextFiles } from './text-tokenizer.js';
+import { isText, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
+import type { TextFiles } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
 
 /** Query, and documents to order by it. */
@@ -88,26 +87,7 @@ export function rerank(
     ...own.definition,
     async preprocess(input, context) {
       const { query, documents, top } = asked(own.owner, input);
-      const { tokenizer } = context.facts;
-      const encode = async (place: string, document: string) => {
-        try {
-          return await tokenizer.encodePair(context, query, document);
-        } catch (cause) {
-          throw placed(place, cause);
-        }
-      };
-      await encode('query', '');
-      const batches: Batch[] = [];
-      const turns = new Turns();
-      for (const [i, document] of documents.entries()) {
-        if (turns.isOver) {
-          await turns.next(context.signal);
-        }
-        const tokens = await encode(`documents[${i}]`, document);
-        batches.push(Batch.concatenate([rowOf(tokens, context.signature!)]));
-      }
-      // A list runs as several batches, since its rows differ in length.
-      return { batch: batches.length === 1 ? batches[0] : batches, info: { top } };
+      return { batch: await pairsOf(context, { query }, { documents }), info: { top } };
     },
     postprocess(outputs, { info: { top } }) {
       const logits = outputOf(own.owner, outputs, 'logits');

@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 335,
-  'thousand characters of code in lib': 1495.6,
+  'thousand characters of code in lib': 1496,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 134.3,
   openai: 65.4,
   opentelemetry: 14.5,
-  tasks: 248.7,
+  tasks: 249,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -5,10 +5,22 @@ import { grammarOf, JSON_OBJECT, jsonRules, literal, type Rules } from './json-g
 import { type CallFrame, triggerOf } from './tool-calls.js';
 
 /** Form of an answer: JSON of an object, or JSON that fits a schema. */
-export type AnswerFormat = 'json' | { readonly schema: object };
+export type AnswerFormat = 'json' | SchemaFormat;
+
+/** Form of answers that a JSON schema describes. */
+export interface SchemaFormat {
+  /** JSON schema. */
+  readonly schema: object;
+}
 
 /** Which tools an answer calls: what the model chooses, none, at least one, or this one. */
-export type ToolChoice = 'auto' | 'none' | 'required' | { readonly name: string };
+export type ToolChoice = 'auto' | 'none' | 'required' | NamedTool;
+
+/** Tool that an answer must call. */
+export interface NamedTool {
+  /** Name of one of the call's tools. */
+  readonly name: string;
+}
 
 /** Options of an answer's form. */
 export interface FormOptions {

@@ -25,9 +25,11 @@ export type TemplateVariables = Readonly<Record<string, unknown>>;
 
 /** Function that a model may call. */
 export interface ChatTool {
+  /** Name, of at most 64 letters, digits, dots, underscores and dashes. */
   readonly name: string;
+  /** What it does, for the model. */
   readonly description?: string | undefined;
-  /** JSON schema of its arguments. */
+  /** JSON schema of its arguments; without one it has none. */
   readonly parameters?: object | undefined;
 }
 

@@ -37,7 +37,7 @@ export {
 } from './token-classification.js';
 export { type TextToLabel, zeroShotClassification, type ZeroShotOptions } from './zero-shot.js';
 export type { TooLong } from './text-tokenizer.js';
-export type { AnswerFormat, ToolChoice } from './answer-form.js';
+export type { AnswerFormat, NamedTool, SchemaFormat, ToolChoice } from './answer-form.js';
 export type { ChatTool, TemplateVariables } from './chat.js';
 export type { FinishReason, GeneratedText, GenerationUsage, TokenLogprob } from './generator.js';
 export type { ToolCall } from './tool-calls.js';
@@ -46,6 +46,7 @@ export {
   type ChatToAnswer,
   type GenerationOptions,
   type GeneratorModel,
+  type PastToolCall,
   textGeneration,
   type TextGenerationOptions,
   type TextToContinue,

@@ -124,12 +124,18 @@ export interface ChatMessage {
   readonly role: string;
   /** Text, possibly empty. For a tool, its result. */
   readonly content: string;
-  /** Calls of an earlier answer, as its reply has them, with ids of your own if you use them. */
-  readonly toolCalls?: readonly (ToolCall & { readonly id?: string })[];
+  /** Calls of an earlier answer, as its reply has them. */
+  readonly toolCalls?: readonly PastToolCall[];
   /** Id of the call that the tool answers. */
   readonly toolCallId?: string;
   /** Name of the tool. */
   readonly name?: string;
+}
+
+/** Call of an earlier answer. */
+export interface PastToolCall extends ToolCall {
+  /** Id of your own, by which a result names its call. */
+  readonly id?: string;
 }
 
 /** Text that the model continues. */

@@ -1,5 +1,6 @@
 /** A task's inputs and outputs, by which protocols offer its serving. */
-export type TaskKind = 'text-embedding' | 'rerank' | 'text-generation' | 'speech-to-text';
+export type TaskKind =
+  'text-embedding' | 'rerank' | 'text-classification' | 'text-generation' | 'speech-to-text';
 
 /** Copies of this module, as in Jest's realms, share a registered symbol. */
 const TASK = Symbol.for('nestjs-serving:task');

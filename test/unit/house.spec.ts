@@ -12,12 +12,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 335,
-  'thousand characters of code in lib': 1496,
+  'files of lib': 336,
+  'thousand characters of code in lib': 1504.7,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 48.2,
+  'thousand words of comments': 48.5,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -43,9 +43,9 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 134.3,
-  openai: 65.4,
+  openai: 74,
   opentelemetry: 14.5,
-  tasks: 249,
+  tasks: 249.1,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -1,22 +1,23 @@
 import { randomUUID } from 'node:crypto';
-import type { CallOptions } from '../../index.js';
+import type { CallOptions, Serving } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
 import { callEach, ListInParts } from '../../encoding/turns.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
+import { given } from './generation.js';
 import { type Body, naming, refusalOf, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
 /** Reply of a 'text-embedding' serving. */
-interface Embedding {
+export interface Embedding {
   readonly vector: Float32Array;
   readonly tokens: number;
 }
 
 /** Entry of a 'rerank' serving's reply. */
-interface RankedDocument {
+export interface RankedDocument {
   readonly index: number;
   readonly score: number;
 }
@@ -24,8 +25,6 @@ interface RankedDocument {
 /**
  * Answers https://platform.openai.com/docs/api-reference/embeddings/create, with other APIs'
  * `input_type`: the name of the serving's prompt for these texts.
- *
- * Each text is its own call, so texts of several requests share batches.
  */
 export async function createEmbeddings(
   models: OfferedModels,
@@ -38,25 +37,12 @@ export async function createEmbeddings(
   const encoding = fieldIn(body, 'encoding_format', "'float' or 'base64'", isEncoding) ?? 'float';
   const dimensions = fieldIn(body, 'dimensions', 'a whole number from 1 on', isCount);
   const prompt = fieldIn(body, 'input_type', "the name of one of the model's prompts", isString);
-  const calls = texts.map((text) => ({
-    text,
-    ...(prompt !== undefined && { prompt }),
-    ...(dimensions !== undefined && { dimensions }),
-  }));
   // A serving refuses the request's options with each text.
   const fieldOf = (i: number, message: string): string =>
     (dimensions !== undefined && message.includes('dimensions') && 'dimensions') ||
     (prompt !== undefined && message.includes('prompts') && 'input_type') ||
     (isString(body['input']) ? 'input' : `input[${i}]`);
-  // The reply names one version for all texts.
-  const version = serving.local?.versionFor(calls[0], options);
-  const embeddings = (await callEach(calls, options.signal, (call, signal, i) =>
-    serving
-      .batchedRun(call, { ...options, version, signal })
-      .catch((error: unknown) =>
-        Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
-      ),
-  )) as readonly Embedding[];
+  const embeddings = await embedAll(serving, texts, { prompt, dimensions }, options, fieldOf);
   const tokens = embeddings.reduce((sum, each) => sum + each.tokens, 0);
   const write = encoding === 'base64' ? base64Of : (vector: Float32Array) => Array.from(vector);
   const entries = function* (): Generator<readonly object[]> {
@@ -70,6 +56,33 @@ export async function createEmbeddings(
     model: id,
     usage: { prompt_tokens: tokens, total_tokens: tokens },
   };
+}
+
+/**
+ * Each text is its own call, so texts of several requests share batches.
+ *
+ * @param fieldOf finds the field that a text's refusal is about
+ */
+export async function embedAll(
+  serving: Serving,
+  texts: readonly string[],
+  asked: {
+    readonly prompt?: string | readonly string[] | undefined;
+    readonly dimensions?: number | undefined;
+  },
+  options: CallOptions,
+  fieldOf: (i: number, message: string) => string,
+): Promise<readonly Embedding[]> {
+  const calls = texts.map((text) => ({ text, ...given(asked) }));
+  // The reply names one version for all texts.
+  const version = serving.local?.versionFor(calls[0], options);
+  return (await callEach(calls, options.signal, (call, signal, i) =>
+    serving
+      .batchedRun(call, { ...options, version, signal })
+      .catch((error: unknown) =>
+        Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
+      ),
+  )) as readonly Embedding[];
 }
 
 /**
@@ -117,7 +130,7 @@ export function base64Of(vector: Float32Array): string {
 const isEncoding = (value: unknown): value is 'float' | 'base64' =>
   value === 'float' || value === 'base64';
 
-function listIn(name: string, value: unknown, most: number): readonly unknown[] {
+export function listIn(name: string, value: unknown, most: number): readonly unknown[] {
   if (!Array.isArray(value) || value.length === 0) {
     throw new RequestError(
       `"${name}" is ${formatValue(value)}; give a list of at least one text`,
@@ -133,13 +146,14 @@ function listIn(name: string, value: unknown, most: number): readonly unknown[] 
   return value;
 }
 
-function inputsIn(input: unknown, most: number): readonly string[] {
-  const list = isString(input) ? [input] : listIn('input', input, most);
+/** Texts of a field that has one or a list. */
+export function inputsIn(input: unknown, most: number, field = 'input'): readonly string[] {
+  const list = isString(input) ? [input] : listIn(field, input, most);
   return list.map((text, i) => {
     if (isText(text)) {
       return text;
     }
-    const param = isString(input) ? 'input' : `input[${i}]`;
+    const param = isString(input) ? field : `${field}[${i}]`;
     throw new RequestError(
       typeof text === 'number' || Array.isArray(text)
         ? `"${param}" is a token id or a list of them, of another model's tokenizer than this one's; ` +

@@ -28,6 +28,9 @@ const ABOUT_THE_REQUEST: Fields = {
   safety_identifier: 'ignored',
 };
 
+/** Asks to cut long texts at their end, as the serving decides; it refuses them otherwise. */
+const CUTS: Fields = { truncate: is(true), truncation_direction: is('Right', 'right') };
+
 const SPEECH: Fields = {
   ...ABOUT_THE_REQUEST,
   file: 'followed',
@@ -244,6 +247,41 @@ export const FIELDS = {
     input: 'followed',
     input_type: 'followed',
     model: 'followed',
+  },
+  teiEmbed: {
+    ...CUTS,
+    dimensions: 'followed',
+    inputs: 'followed',
+    prompt_name: 'followed',
+    normalize: is(true),
+  },
+  teiRerank: {
+    ...CUTS,
+    query: 'followed',
+    return_text: 'followed',
+    texts: 'followed',
+    raw_scores: is(false),
+  },
+  teiPredict: { ...CUTS, inputs: 'followed', raw_scores: is(false) },
+  cohereEmbed: {
+    embedding_types: 'followed',
+    input_type: 'followed',
+    model: 'followed',
+    output_dimension: 'followed',
+    texts: 'followed',
+    priority: 'ignored',
+    images: never,
+    inputs: never,
+    max_tokens: never,
+    truncate: is('END'),
+  },
+  ollamaEmbed: {
+    dimensions: 'followed',
+    input: 'followed',
+    model: 'followed',
+    keep_alive: 'ignored',
+    options: isEmpty,
+    truncate: is(true),
   },
   rerank: {
     ...ABOUT_THE_REQUEST,

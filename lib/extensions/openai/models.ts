@@ -28,9 +28,9 @@ export interface OfferedTask {
   readonly serving: string | ServingDefinition;
   /**
    * Task of its calls: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`; `{ query,
-   * documents, top? }` and a list of `{ index, score }`; `{ messages, ... }` and `{ text, ... }` as
-   * `textGeneration`; or `{ audio, language?, task? }` and `{ text, segments, ... }` as
-   * `speechToText`.
+   * documents, top? }` and a list of `{ index, score }`; `{ text, pair? }` and a list of `{ label,
+   * score }`; `{ messages, ... }` and `{ text, ... }` as `textGeneration`; or `{ audio, language?,
+   * task? }` and `{ text, segments, ... }` as `speechToText`.
    */
   readonly task: TaskKind;
 }
@@ -64,6 +64,7 @@ const OWNER = 'OpenAIModule';
 const PATHS: Readonly<Record<TaskKind, string>> = {
   'text-embedding': '/v1/embeddings',
   rerank: '/v1/rerank',
+  'text-classification': '/tei/predict',
   'text-generation': '/v1/chat/completions',
   'speech-to-text': '/v1/audio/transcriptions',
 };
@@ -165,6 +166,30 @@ export class OfferedModels implements OnModuleInit {
     return model;
   }
 
+  /**
+   * Model of an API whose requests name none: the only one of the task.
+   *
+   * @throws RequestError without one, and with several unless the address names one
+   */
+  only(task: TaskKind, id: string | undefined): OfferedModel {
+    if (id !== undefined) {
+      return this.find(id, task);
+    }
+    const [model, ...others] = [...this.byId.values()].filter((each) => each.task === task);
+    if (!model || others.length > 0) {
+      const names = others.map((each) => formatValue(each.id)).join(', ');
+      throw new RequestError(
+        model
+          ? `Several models answer this path: ${formatValue(model.id)}, ${names}; name one in the address: ?model=...`
+          : 'No model of this server answers this path',
+        'model',
+        HttpStatus.NOT_FOUND,
+        'model_not_found',
+      );
+    }
+    return model;
+  }
+
   list(): readonly ModelDescription[] {
     return [...this.byId.keys()].map((id) => this.describe(id));
   }
@@ -219,8 +244,8 @@ function offerOf(id: string, given: unknown): OfferedTask {
   if (!task) {
     throw new InvalidServingError(
       `${owner} is ${isRecord(given) ? 'a definition of no task that these routes answer' : formatValue(given)}; ` +
-        'give one that textEmbedding, rerank, textGeneration or speechToText made (classifications and ' +
-        'embeddings of images have no route), or a serving with the same inputs and replies and its ' +
+        'give one that textEmbedding, rerank, textClassification, textGeneration or speechToText made (other ' +
+        'tasks have no route), or a serving with the same inputs and replies and its ' +
         "task: { serving: 'name', task: 'text-embedding' }",
     );
   }

@@ -35,6 +35,7 @@ import { readCompletion } from './completions.js';
 import { readForm } from './form.js';
 import {
   type Body,
+  type ErrorAnswer,
   errorAnswer,
   pathOf,
   type PlatformRequest,
@@ -43,6 +44,14 @@ import {
   SMALL_BODY,
 } from './http.js';
 import { OfferedModels } from './models.js';
+import {
+  embedAsCohere,
+  embedAsOllama,
+  embedAsTei,
+  modelIn,
+  predictAsTei,
+  rankAsTei,
+} from './other-apis.js';
 import { readResponse } from './responses.js';
 import { answerSpeech } from './speech.js';
 
@@ -105,7 +114,12 @@ export class Replies {
     await pipeline(Readable.from(events), raw).catch(() => undefined);
   }
 
-  fail(response: unknown, thrown: unknown): void {
+  /** @param write the error's body, OpenAI's by default */
+  fail(
+    response: unknown,
+    thrown: unknown,
+    write: (error: ErrorAnswer['error']) => object = (error) => ({ error }),
+  ): void {
     const { status, headers, error, isFault } = errorAnswer(thrown);
     if (isFault) {
       this.logger.error(thrown);
@@ -115,7 +129,7 @@ export class Replies {
       for (const [name, value] of Object.entries(headers)) {
         httpAdapter.setHeader(response, name, value);
       }
-      this.send(response, { error }, status);
+      this.send(response, write(error), status);
     }
   }
 }
@@ -128,6 +142,20 @@ export class OpenAIExceptionFilter implements ExceptionFilter {
 
   catch(error: unknown, host: ArgumentsHost): void {
     this.replies.fail(host.switchToHttp().getResponse(), error);
+  }
+}
+
+/** Answers errors as Text Embeddings Inference and Ollama do, with their message alone. */
+@Catch()
+@Injectable()
+export class PlainExceptionFilter implements ExceptionFilter {
+  constructor(private readonly replies: Replies) {}
+
+  catch(thrown: unknown, host: ArgumentsHost): void {
+    this.replies.fail(host.switchToHttp().getResponse(), thrown, ({ message, type }) => ({
+      error: message,
+      error_type: type,
+    }));
   }
 }
 
@@ -173,7 +201,12 @@ const MODEL_PATHS = MODEL_PARTS.map(
   (_, i) => `v1/models/:${MODEL_PARTS.slice(0, i + 1).join('/:')}`,
 );
 
-type Answers = (models: OfferedModels, body: Body, options: CallOptions) => Promise<object>;
+type Answers = (
+  models: OfferedModels,
+  body: Body,
+  options: CallOptions,
+  named: string | undefined,
+) => Promise<object>;
 
 export function openAIController(path: string): Type<unknown> {
   @Controller({ path, version: VERSION_NEUTRAL })
@@ -207,7 +240,9 @@ export function openAIController(path: string): Type<unknown> {
 
     @Post('v1/rerank')
     rerank(@Context() context: ExecutionContext, @Res() response: PlatformResponse): Promise<void> {
-      return this.answer(context, response, (...request) => rankDocuments(...request, '1'));
+      return this.answer(context, response, (models, body, options) =>
+        rankDocuments(models, body, options, '1'),
+      );
     }
 
     @Post('v2/rerank')
@@ -215,7 +250,9 @@ export function openAIController(path: string): Type<unknown> {
       @Context() context: ExecutionContext,
       @Res() response: PlatformResponse,
     ): Promise<void> {
-      return this.answer(context, response, (...request) => rankDocuments(...request, '2'));
+      return this.answer(context, response, (models, body, options) =>
+        rankDocuments(models, body, options, '2'),
+      );
     }
 
     @Post('v1/chat/completions')
@@ -237,6 +274,50 @@ export function openAIController(path: string): Type<unknown> {
       @Res() response: PlatformResponse,
     ): Promise<void> {
       return this.write(context, response, readResponse);
+    }
+
+    @Post('v2/embed')
+    embedAsCohere(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.answer(context, response, embedAsCohere);
+    }
+
+    @Post(['tei/embed', 'tei'])
+    @UseFilters(PlainExceptionFilter)
+    embedAsTei(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.answer(context, response, embedAsTei);
+    }
+
+    @Post('tei/rerank')
+    @UseFilters(PlainExceptionFilter)
+    rankAsTei(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.answer(context, response, rankAsTei);
+    }
+
+    @Post('tei/predict')
+    @UseFilters(PlainExceptionFilter)
+    predictAsTei(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.answer(context, response, predictAsTei);
+    }
+
+    @Post('ollama/api/embed')
+    @UseFilters(PlainExceptionFilter)
+    embedAsOllama(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.answer(context, response, embedAsOllama);
     }
 
     @Post('v1/audio/transcriptions')
@@ -293,7 +374,9 @@ export function openAIController(path: string): Type<unknown> {
       answers: Answers,
     ): Promise<void> {
       const [body, caller] = await this.read(context, readBody);
-      await this.replies.sendInTurns(response, await answers(this.models, body, caller));
+      const { query } = context.switchToHttp().getRequest<{ readonly query: unknown }>();
+      const answer = await answers(this.models, body, caller, modelIn(query));
+      await this.replies.sendInTurns(response, answer);
     }
 
     private async read<Content>(

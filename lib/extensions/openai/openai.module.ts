@@ -8,6 +8,7 @@ import {
   openAIController,
   OpenAIExceptionFilter,
   OpenAIGuards,
+  PlainExceptionFilter,
   Replies,
   UnknownPathFilter,
 } from './openai.controller.js';
@@ -34,7 +35,9 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<OpenAIOptions>
  * Import it once, next to `ServingModule`. Its routes are `/v1/...` and `/v2/rerank`; with `path:
  * 'openai'`, next to the other options, `/openai/v1/...`.
  */
-@Module({ providers: [OfferedModels, OpenAIGuards, OpenAIExceptionFilter, Replies] })
+@Module({
+  providers: [OfferedModels, OpenAIGuards, OpenAIExceptionFilter, PlainExceptionFilter, Replies],
+})
 export class OpenAIModule extends ConfigurableModuleClass {
   constructor(
     host: HttpAdapterHost,
@@ -72,6 +75,12 @@ const CALLS = [
   'v1/embeddings',
   'v1/rerank',
   'v2/rerank',
+  'v2/embed',
+  'tei',
+  'tei/embed',
+  'tei/rerank',
+  'tei/predict',
+  'ollama/api/embed',
   'v1/chat/completions',
   'v1/completions',
   'v1/responses',

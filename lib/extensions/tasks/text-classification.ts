@@ -1,4 +1,5 @@
 import { InvalidInputError, type ServingDefinition } from '../../index.js';
+import { asTask } from '../../encoding/task-kind.js';
 import { formatValue } from '../../doors/text.js';
 import {
   bestLabels,
@@ -59,7 +60,7 @@ export function textClassification(
     postprocess: (outputs, { facts, info }) =>
       bestLabels(own.owner, outputs, facts.own, options, info),
   };
-  return definition;
+  return asTask('text-classification', definition);
 }
 
 type Classifier = TextModel<string | TextToClassify, readonly LabelScore[], LabelFacts>;

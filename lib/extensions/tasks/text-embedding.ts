@@ -35,8 +35,11 @@ import { tokenizing, withTokens } from './tokenizing.js';
 export interface TextToEmbed {
   /** Text, not empty. */
   readonly text: string;
-  /** Name of a prompt to put before the text. */
-  readonly prompt?: string;
+  /**
+   * Name of a prompt to put before the text. Of several names, it is the first that the model has;
+   * a model without prompts then puts nothing.
+   */
+  readonly prompt?: string | readonly string[];
   /** Numbers of the vector, one of the option `dimensions`. */
   readonly dimensions?: number;
 }
@@ -263,17 +266,22 @@ function asked(owner: string, input: string | TextToEmbed): TextToEmbed {
   return { ...given, text: given.text };
 }
 
-function promptOf(owner: string, facts: Facts, name = facts.defaultPrompt): string {
-  if (name === undefined) {
+function promptOf(
+  owner: string,
+  { prompts, defaultPrompt }: Facts,
+  given: string | readonly string[] | undefined = defaultPrompt,
+): string {
+  const names = Object.keys(prompts);
+  if (given === undefined || (Array.isArray(given) && names.length === 0)) {
     return '';
   }
-  if (!Object.hasOwn(facts.prompts, name)) {
-    const names = Object.keys(facts.prompts).join(', ') || 'none';
+  const found = [given].flat().find((name) => names.includes(name));
+  if (found === undefined) {
     throw new InvalidInputError(
-      `${owner} has no prompt ${formatValue(name)}; its prompts: ${names}`,
+      `${owner} has no prompt ${formatValue(given)}; its prompts: ${names.join(', ') || 'none'}`,
     );
   }
-  return facts.prompts[name]!;
+  return prompts[found]!;
 }
 
 /** Output with a text's vector if the graph pools, or else its tokens'. */

@@ -9,6 +9,9 @@ const query = 'what is a batch';
 const documents = ['A batch holds rows.', 'The sky is blue.', 'rows'];
 const failed = ({ name, statusCode, body }) => ({ name, statusCode, body });
 
+const embed = (more) =>
+  clients.v2.embed({ model: 'embedder', inputType: 'search_query', texts: documents, ...more });
+
 const steps = {
   async calls() {
     const { v1, v2 } = clients;
@@ -19,6 +22,18 @@ const steps = {
       v2: await v2.rerank({ model, query, documents }),
       top: (await v2.rerank({ model, query, documents, topN: 1 })).results.length,
       error: await v2.rerank({ model: 'nix', query, documents }, { maxRetries: 0 }).catch(failed),
+    };
+  },
+
+  async embed() {
+    const float = await embed({ embeddingTypes: ['float', 'base64'] });
+    return {
+      float: float.embeddings.float.map(({ length }) => length),
+      base64: float.embeddings.base64.map((text) => Buffer.from(text, 'base64').length),
+      texts: float.texts,
+      tokens: float.meta.billedUnits.inputTokens > 0,
+      short: (await embed({ outputDimension: 8 })).embeddings.float[0].length,
+      error: await embed({ embeddingTypes: ['int8'] }).catch(({ statusCode }) => statusCode),
     };
   },
 

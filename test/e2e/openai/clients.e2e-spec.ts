@@ -20,6 +20,7 @@ import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 import {
   answers,
   caller,
+  classifier,
   embedder,
   reranker,
   strict,
@@ -92,7 +93,16 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
       const { app } = await listen({
         imports: [
           ServingModule.forRoot({
-            servings: [embedder, strict, reranker, writer, caller, busyEmbedder, busyReranker],
+            servings: [
+              embedder,
+              strict,
+              reranker,
+              classifier,
+              writer,
+              caller,
+              busyEmbedder,
+              busyReranker,
+            ],
           }),
           OpenAIModule.forRoot({
             models: {
@@ -100,6 +110,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
               'my-org/embedder': embedder,
               strict,
               reranker,
+              classifier,
               writer,
               caller,
               busy: { serving: busyEmbedder, task: 'text-embedding' },
@@ -126,6 +137,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
           'my-org/embedder',
           'strict',
           'reranker',
+          'classifier',
           'writer',
           'caller',
           'busy',
@@ -365,6 +377,29 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
         chat: ofSdk,
         compatible: ofSdk,
       });
+    });
+
+    it("[23.12] Clients of Cohere, Ollama and Hugging Face's endpoints embed texts", async () => {
+      const { url } = await start();
+      const documentsOfClient = ['A batch holds rows.', 'The sky is blue.', 'rows'];
+
+      expect(await nodeClientPrints('cohere.mjs', 'embed', url)).toEqual({
+        float: [32, 32, 32],
+        base64: [128, 128, 128],
+        texts: documentsOfClient,
+        tokens: true,
+        short: 8,
+        error: 400,
+      });
+      expect(await nodeClientPrints('others.mjs', 'ollama', url)).toEqual({
+        model: 'embedder',
+        embeddings: [32, 32],
+        one: 1,
+        short: 8,
+        error: expect.stringContaining('There is no model "nix"'),
+        refused: expect.stringContaining('"truncate" is false, which this model cannot do'),
+      });
+      expect(await nodeClientPrints('others.mjs', 'huggingFace', url)).toEqual([32, 32]);
     });
 
     it.each<[string, string, Prints]>([

@@ -18,7 +18,10 @@ type Source = readonly [file: string, ...names: string[]];
  * that other clients send, or these in other versions.
  */
 const KINDS: Readonly<
-  Record<keyof typeof FIELDS, { readonly types: readonly Source[]; readonly others: string }>
+  Record<
+    Exclude<keyof typeof FIELDS, 'teiEmbed' | 'teiRerank' | 'teiPredict'>,
+    { readonly types: readonly Source[]; readonly others: string }
+  >
 > = {
   chat: {
     types: [[CHAT, 'ChatCompletionCreateParams']],
@@ -95,6 +98,13 @@ const KINDS: Readonly<
     // input_type is Cohere's and NVIDIA's. All kinds share those about the request.
     others: 'input_type metadata safety_identifier service_tier store',
   },
+  cohereEmbed: {
+    types: [
+      [`${COHERE}/resources/v2/client/requests/V2EmbedRequest.d.ts`, 'V2EmbedRequest', 'Raw'],
+    ],
+    others: '',
+  },
+  ollamaEmbed: { types: [['ollama/dist/browser.d.ts', 'EmbedRequest']], others: '' },
   rerank: {
     types: [
       [`${COHERE}/resources/v2/client/requests/V2RerankRequest.d.ts`, 'V2RerankRequest', 'Raw'],

@@ -1,0 +1,124 @@
+import { expect, it } from '@jest/globals';
+import { ServingModule } from 'nestjs-serving';
+import { OpenAIModule } from 'nestjs-serving/openai';
+import { textEmbedding } from 'nestjs-serving/tasks';
+import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
+import { classifier, embedder, reranker, tinyModel } from '../../fixtures/tasks/tiny-models.js';
+
+const prompted = textEmbedding({
+  name: 'prompted',
+  model: tinyModel('embedder'),
+  prompts: { query: 'query: ', passage: 'passage: ' },
+});
+
+describeOnPlatforms('APIs that users come from', (listen) => {
+  const start = (models: object = { embedder, reranker, classifier }): Promise<Site> =>
+    listen({
+      imports: [
+        ServingModule.forRoot({ servings: [embedder, reranker, classifier, prompted] }),
+        OpenAIModule.forRoot({ models: models as never, guards: [] }),
+      ],
+    });
+
+  it("[23.12] Text Embeddings Inference's vectors are those of /v1/embeddings", async () => {
+    const site = await start();
+    const openai = await site.post('/v1/embeddings', { model: 'embedder', input: ['a', 'rows'] });
+    const vectors = (openai.body as { data: { embedding: number[] }[] }).data.map(
+      ({ embedding }) => embedding,
+    );
+    const many = await site.post('/tei/embed', { inputs: ['a', 'rows'], truncate: true });
+    expect([many.status, many.body]).toEqual([200, vectors]);
+    expect((await site.post('/tei', { inputs: 'a' })).body).toEqual([vectors[0]]);
+    const ollama = await site.post('/ollama/api/embed', {
+      model: 'embedder',
+      input: ['a', 'rows'],
+    });
+    expect(ollama.body).toMatchObject({ embeddings: vectors, prompt_eval_count: 6 });
+    const cohere = await site.post('/v2/embed', {
+      model: 'embedder',
+      texts: ['a', 'rows'],
+    });
+    expect(cohere.body).toMatchObject({
+      response_type: 'embeddings_by_type',
+      embeddings: { float: vectors },
+      meta: { billed_units: { input_tokens: 6 } },
+    });
+  });
+
+  it("[23.12] Cohere's types of input are the model's prompts, if it has any", async () => {
+    const site = await start({ prompted });
+    const of = async (more: object) => {
+      const { body } = await site.post('/v2/embed', { model: 'prompted', texts: ['a'], ...more });
+      return (body as { embeddings?: { float: number[][] } }).embeddings?.float;
+    };
+    const query = await site.post('/v1/embeddings', {
+      model: 'prompted',
+      input: 'a',
+      input_type: 'query',
+    });
+    const [{ embedding }] = (query.body as { data: [{ embedding: number[] }] }).data;
+    expect(await of({ input_type: 'search_query' })).toEqual([embedding]);
+    expect(await of({ input_type: 'search_document' })).not.toEqual([embedding]);
+    // The model has prompts, and none of this name.
+    expect(await of({ input_type: 'clustering' })).toBeUndefined();
+  });
+
+  it("[23.12] Text Embeddings Inference's ranks and labels are those of the tasks", async () => {
+    const site = await start();
+    const texts = ['A batch holds rows.', 'The sky is blue.'];
+    const openai = await site.post('/v1/rerank', {
+      model: 'reranker',
+      query: 'q',
+      documents: texts,
+    });
+    const { results } = openai.body as { results: { index: number; relevance_score: number }[] };
+    const ranked = await site.post('/tei/rerank', { query: 'q', texts, return_text: true });
+    expect(ranked.body).toEqual(
+      results.map(({ index, relevance_score: score }) => ({ index, score, text: texts[index] })),
+    );
+
+    const one = await site.post('/tei/predict', { inputs: 'a' });
+    const list = await site.post('/tei/predict', { inputs: [['a'], ['a', 'b']] });
+    const pair = await site.post('/tei/predict', { inputs: ['a', 'b'] });
+    expect(one.body).toHaveLength(3);
+    expect(list.body).toEqual([one.body, pair.body]);
+  });
+
+  it.each<[string, object, number]>([
+    ['/tei/embed', { inputs: [] }, 400],
+    ['/tei/embed', { inputs: 'a', normalize: false }, 400],
+    ['/tei/embed', { inputs: 'a', truncate: false }, 400],
+    ['/tei/embed', { inputs: ['a', '[SEP]'] }, 400],
+    ['/tei/embed', { inputs: 'a', strange: 1 }, 400],
+    ['/tei/rerank', { texts: ['a'] }, 400],
+    ['/tei/rerank', { query: 'q', texts: 'a' }, 400],
+    ['/tei/rerank', { query: 'q', texts: ['a'], raw_scores: true }, 400],
+    ['/tei/predict', { inputs: ['a', 'b', 'c'] }, 400],
+    ['/tei/predict', { inputs: [[1]] }, 400],
+    ['/ollama/api/embed', { model: 'nix', input: 'a' }, 404],
+    ['/ollama/api/embed', { model: 'reranker', input: 'a' }, 400],
+    ['/ollama/api/embed', { model: 'embedder', input: 'a', options: { num_ctx: 5 } }, 400],
+  ])('[23.12] %s refuses %j in words', async (path, body, status) => {
+    const site = await start();
+    const answer = await site.post(path, body);
+    expect([answer.status, answer.body]).toEqual([
+      status,
+      { error: expect.any(String), error_type: 'invalid_request_error' },
+    ]);
+  });
+
+  it('[23.12] Without a model in the request, the only one of a task answers', async () => {
+    const site = await start({ embedder, prompted });
+    const several = await site.post('/tei/embed', { inputs: 'a' });
+    expect([several.status, several.body]).toEqual([
+      404,
+      expect.objectContaining({
+        error: expect.stringContaining('"embedder", "prompted"; name one'),
+      }),
+    ]);
+    expect((await site.post('/tei/embed?model=prompted', { inputs: 'a' })).status).toBe(200);
+    expect((await site.post('/tei/predict', { inputs: 'a' })).body).toMatchObject({
+      error: 'No model of this server answers this path',
+    });
+  });
+});

@@ -12,8 +12,8 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 336,
-  'thousand characters of code in lib': 1504.7,
+  'files of lib': 337,
+  'thousand characters of code in lib': 1505.4,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,

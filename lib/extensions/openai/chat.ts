@@ -215,15 +215,16 @@ function pastCalls(calls: unknown, field: string): readonly PastCall[] {
     throw new RequestError(`"${field}" is ${formatValue(calls)}; give a list of calls`, field);
   }
   return calls.map((call: unknown, i) => {
+    const place = `${field}[${i}]`;
     const own = isRecord(call) ? call['function'] : undefined;
     if (!isRecord(call) || !isText(call['id']) || !isRecord(own) || !isText(own['name'])) {
       throw new RequestError(
-        `"${field}[${i}]" is ${formatValue(call)}; give { id, type: "function", function }`,
-        field,
+        `"${place}" is ${formatValue(call)}; give { id, type: "function", function }`,
+        place,
       );
     }
-    const place = `${field}[${i}].function.arguments`;
-    return { id: call['id'], name: own['name'], arguments: argumentsIn(own['arguments'], place) };
+    const parsed = argumentsIn(own['arguments'], `${place}.function.arguments`);
+    return { id: call['id'], name: own['name'], arguments: parsed };
   });
 }
 

@@ -1,4 +1,5 @@
 import type { CallOptions } from '../../index.js';
+import { languageName } from '../../encoding/language-names.js';
 import { formatValue } from '../../doors/text.js';
 import type { Form } from './form.js';
 import { beginEvents, eventOf, RequestError } from './http.js';
@@ -40,7 +41,7 @@ const FORMATS = {
   verbose_json: ({ text, segments, language, duration }: Transcript, task: Task): SpeechAnswer => ({
     json: {
       task,
-      language: language === undefined ? null : nameOf(language),
+      language: language === undefined ? null : languageName(language),
       duration,
       text,
       segments: segments.map(detailsOf),
@@ -147,23 +148,6 @@ function detailsOf({ text, start, end, tokens, window }: TranscriptSegment, id: 
       no_speech_prob: window.silence,
     }),
   };
-}
-
-const languages = new Intl.DisplayNames('en', { type: 'language' });
-
-/** Languages that OpenAI names unlike Unicode. */
-const OTHER_NAMES: Readonly<Record<string, string>> = {
-  bn: 'bengali',
-  mi: 'maori',
-  my: 'myanmar',
-  nn: 'nynorsk',
-  tl: 'tagalog',
-};
-
-/** Name in OpenAI's answers, such as `french`. */
-function nameOf(language: string): string {
-  const isCode = /^[a-z]{2,3}$/.test(language);
-  return OTHER_NAMES[language] ?? (isCode ? languages.of(language)!.toLowerCase() : language);
 }
 
 /** Writes `01:02:03,004`. */

@@ -8,6 +8,7 @@ import {
   type Steps,
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
+import { languageCode } from '../../encoding/language-names.js';
 import { isRecord, type Rules, whole } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
@@ -26,7 +27,7 @@ export interface SpeechToWrite {
    */
   readonly audio: Uint8Array | Float32Array;
   /**
-   * Code of the spoken language, such as `en`.
+   * Spoken language: its code or English name, such as `en`, `en-US` or `English`.
    *
    * @default the serving's, or generation_config.json's, or else recognised in the first 30 seconds
    */
@@ -77,7 +78,7 @@ export interface SpeechToTextOptions extends Omit<
    */
   readonly batchSize?: number;
   /**
-   * Language code of calls without one.
+   * Language of calls without one, as a call names it.
    *
    * @default generation_config.json's, or the recognised one
    */
@@ -227,20 +228,21 @@ function languageOf(
   language: unknown,
   { languages }: SpeechTokens,
 ): number | undefined {
-  const known = Object.entries(languages);
-  // Whisper's models with one language have English.
-  if (language === undefined || (known.length === 0 && language === 'en')) {
+  if (language === undefined) {
     return undefined;
   }
-  const token = known.find(([, code]) => code === language)?.[0];
-  if (token === undefined) {
-    const codes = known.map(([, code]) => code).join(', ');
+  const own = Object.values(languages);
+  // Whisper's models with one language have English.
+  const codes = own.length > 0 ? own : ['en'];
+  const code = isString(language) ? languageCode(language, codes) : undefined;
+  if (code === undefined) {
     throw new InvalidInputError(
       `${owner} was given the language ${formatValue(language)}, and its model has ` +
-        (codes === '' ? 'en alone' : codes),
+        (own.length > 0 ? codes.join(', ') : 'en alone'),
     );
   }
-  return Number(token);
+  const token = Object.keys(languages).find((each) => languages[Number(each)] === code);
+  return token === undefined ? undefined : Number(token);
 }
 
 function taskOf(owner: string, task: unknown = 'transcribe', tasks: Tasks): readonly number[] {
@@ -393,7 +395,7 @@ function usualIn(
     : [];
   const own = Object.values(languages);
   const codes = own.length > 0 ? own : ['en'];
-  const stated = codes.find((code) => namesOf(code).includes(String(language).toLowerCase()));
+  const stated = isString(language) ? languageCode(language, codes) : undefined;
   if (isString(language) && stated === undefined) {
     throw refused(repository, GENERATION, 'language', language);
   }
@@ -416,13 +418,6 @@ function usualIn(
 const isString = (value: unknown): value is string => typeof value === 'string';
 
 const GENERATION = 'generation_config.json';
-const inEnglish = new Intl.DisplayNames('en', { type: 'language' });
-
-/** Names of a language in files: `de`, `<|de|>` or `german`. */
-function namesOf(code: string): readonly (string | undefined)[] {
-  const isCode = /^[a-z]{2,3}$/.test(code);
-  return [code, `<|${code}|>`, isCode ? inEnglish.of(code)?.toLowerCase() : undefined];
-}
 
 /** Keys of generation_config.json that the task follows, or that only times of words need. */
 const FOLLOWED = [

@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import { expect, it } from '@jest/globals';
 import { ServingModule } from 'nestjs-serving';
 import { OpenAIModule } from 'nestjs-serving/openai';
-import { rerank, textClassification, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
+import { rerank, tokenClassification, textEmbedding, textGeneration } from 'nestjs-serving/tasks';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import {
   embedder,
@@ -63,7 +63,6 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
           guided_json: {},
           structured_outputs: { json: {} },
           stop_token_ids: [1.5],
-          min_p: 0.2,
           min_tokens: 9,
           ignore_eos: true,
           best_of: 3,
@@ -93,7 +92,7 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
       const about = { user: 'me', metadata: { a: 'b' }, store: false, service_tier: 'auto' };
       expect(await ask(site, path, { ...body, ...about })).toMatchObject({ status: 200 });
     }
-    const nothing = { min_p: 0, stop_token_ids: [], best_of: 1, function_call: 'auto' };
+    const nothing = { min_p: 0, tools: [], stop_token_ids: [], best_of: 1, function_call: 'auto' };
     expect(await ask(site, CHAT, { ...chat, ...nothing })).toMatchObject({ status: 200 });
   });
 
@@ -102,21 +101,35 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
     for (const top_k of [-1, 0]) {
       expect(await ask(site, CHAT, { ...chat, top_k })).toMatchObject({ status: 200 });
     }
-    const wrong = { top_k: -2, top_p: 0, temperature: 3, repetition_penalty: 11, seed: 0.5 };
+    const wrong = {
+      top_k: -2,
+      top_p: 0,
+      min_p: 2,
+      temperature: 3,
+      repetition_penalty: 11,
+      presence_penalty: 2.5,
+      frequency_penalty: -3,
+      seed: 0.5,
+    };
     for (const [param, value] of Object.entries(wrong)) {
       const refused = await ask(site, CHAT, { ...chat, [param]: value });
       expect(refused).toMatchObject({ status: 400, error: { param } });
     }
   });
 
-  it("[FQ11] An assistant's turn in a history may have a refusal or no content, and no tools", async () => {
+  it("[FQ11] An assistant's turn in a history may have a refusal or no content, and whole calls of tools", async () => {
     const site = await start();
     const turns: [object, string | undefined][] = [
       [{ content: null, refusal: 'no', annotations: [], tool_calls: null }, undefined],
       [{ content: [{ type: 'refusal', refusal: 'no' }] }, undefined],
       [{ content: null }, undefined],
       [{}, undefined],
-      [{ content: null, tool_calls: [{ id: 'c' }] }, 'messages[1].tool_calls'],
+      [{ content: null, tool_calls: [{ id: 'c' }] }, 'messages[1].tool_calls[0]'],
+      // The model's template does not write calls.
+      [
+        { content: null, tool_calls: [{ id: 'c', function: { name: 'f', arguments: '{}' } }] },
+        'messages[1]',
+      ],
       [{ role: 'user', content: null }, 'messages[1].content'],
     ];
     for (const [turn, param] of turns) {
@@ -213,14 +226,14 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
   });
 
   it('[FQ11] A task without a route fails the boot with this reason', async () => {
-    const mood = textClassification({ name: 'mood', model: tinyModel('classifier') });
+    const mood = tokenClassification({ name: 'mood', model: tinyModel('tagger') });
     const boot = listen({
       imports: [
         ServingModule.forRoot({ servings: [mood] }),
         OpenAIModule.forRoot({ models: { mood }, guards: [] }),
       ],
     });
-    await expect(boot).rejects.toThrow('classifications and embeddings of images have no route');
+    await expect(boot).rejects.toThrow('other tasks have no route');
   });
 
   it('[FQ8] Each message reaches the model or is refused, and developer counts as system', async () => {

@@ -138,6 +138,20 @@ describe('speechToText', () => {
     expect(seen).toBeGreaterThan(20);
   });
 
+  it('[22.16] A language is its code or a name, as clients write it', async () => {
+    const serving = await launch();
+    const audio = samples.subarray(0, 16_000);
+    const inFrench = await serving.batchedRun({ audio, language: 'fr' });
+    for (const language of ['French', 'FRENCH', 'fr-CA', 'fr_FR', '<|fr|>']) {
+      expect(await serving.batchedRun({ audio, language })).toEqual(inFrench);
+    }
+    const german = serving.batchedRun({ audio, language: 'German' });
+    await expect(german).resolves.toMatchObject({ language: 'de' });
+    await expect(serving.batchedRun({ audio, language: 'Klingon' })).rejects.toThrow(
+      'was given the language "Klingon", and its model has',
+    );
+  });
+
   it('[22.16] streams what each window says, before the rest is heard', async () => {
     const serving = await launch({ language: 'en' });
     const pieces: Transcript[] = [];

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 337,
-  'thousand characters of code in lib': 1505.4,
+  'thousand characters of code in lib': 1506.4,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 48.5,
+  'thousand words of comments': 48.6,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 134.3,
   openai: 74,
   opentelemetry: 14.5,
-  tasks: 249.1,
+  tasks: 250,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -1,7 +1,14 @@
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import type { ChatTool } from './chat.js';
-import { grammarOf, JSON_OBJECT, jsonRules, literal, type Rules } from './json-grammar.js';
+import {
+  grammarOf,
+  JSON_OBJECT,
+  jsonRules,
+  type Lengths,
+  literal,
+  type Rules,
+} from './json-grammar.js';
 import { type CallFrame, triggerOf } from './tool-calls.js';
 
 /** Form of an answer: JSON of an object, or JSON that fits a schema. */
@@ -46,6 +53,8 @@ export interface AnswerForm {
 type Refuse = (what: string) => Error;
 
 const MOST_TOOLS = 128;
+/** Characters of all tools' grammars: a few seconds to compile. */
+const LONGEST_TOGETHER = 2 ** 19;
 const NAME = /^[\w.-]{1,64}$/;
 
 /**
@@ -61,7 +70,8 @@ export function formOf(
     refuse(`was given a JSON schema whose ${place} ${what}`);
   checkFormat(format, refuse);
   checkTools(tools, toolChoice, parallelToolCalls, refuse);
-  const answer = format && rulesOf(format, refuseSchema);
+  const lengths = { counted: 0 };
+  const answer = format && rulesOf(format, refuseSchema, lengths);
   if (!tools || toolChoice === 'none') {
     return { grammar: answer && grammarOf(answer), frame: undefined, tools: undefined };
   }
@@ -76,7 +86,7 @@ export function formOf(
     : tools;
   const isRepeated = parallelToolCalls && !isRecord(toolChoice) && frame.between !== undefined;
   const argumentsOf = (tool: ChatTool, prefix: string): Rules =>
-    argumentRules(tool, `tools[${tools.indexOf(tool)}]`, refuseSchema, prefix);
+    argumentRules(tool, `tools[${tools.indexOf(tool)}]`, refuseSchema, prefix, lengths);
   if (toolChoice === 'auto' && !answer) {
     const tags = called.map((tool) => ({
       type: 'tag',
@@ -84,6 +94,10 @@ export function formOf(
       content: { type: 'grammar', grammar: grammarOf(argumentsOf(tool, '')) },
       end: frame.end,
     }));
+    checkSize(
+      tags.map(({ content }) => content.grammar),
+      refuse,
+    );
     const triggers = [triggerOf(frame)];
     const triggered = { type: 'triggered_tags', triggers, tags, stop_after_first: !isRepeated };
     return { grammar: { type: 'structural_tag', format: triggered }, frame, tools };
@@ -102,11 +116,27 @@ export function formOf(
     toolChoice === 'auto' && answer
       ? grammarOf({ root: `calls | ${answer.root}`, others: [...others, ...answer.others] })
       : grammarOf({ root: 'calls', others });
+  checkSize([grammar], refuse);
   return { grammar, frame, tools };
 }
 
-function rulesOf(format: AnswerFormat, refuse: (place: string, what: string) => Error): Rules {
-  return format === 'json' ? JSON_OBJECT : jsonRules(format.schema, 'format.schema', refuse);
+function checkSize(grammars: readonly string[], refuse: Refuse): void {
+  const size = grammars.reduce((sum, { length }) => sum + length, 0);
+  if (size > LONGEST_TOGETHER) {
+    throw refuse(
+      'was given tools whose schemas are too large together; give fewer, or describe less',
+    );
+  }
+}
+
+function rulesOf(
+  format: AnswerFormat,
+  refuse: (place: string, what: string) => Error,
+  lengths: Lengths,
+): Rules {
+  return format === 'json'
+    ? JSON_OBJECT
+    : jsonRules(format.schema, 'format.schema', refuse, '', lengths);
 }
 
 /** Schema of no arguments. */
@@ -117,12 +147,13 @@ function argumentRules(
   tool: string,
   refuse: (place: string, what: string) => Error,
   prefix: string,
+  lengths: Lengths,
 ): Rules {
   const place = `${tool}.parameters`;
   if ((parameters as Record<string, unknown>)['type'] !== 'object') {
     throw refuse(`${place}.type`, "must be 'object': arguments have names");
   }
-  return jsonRules(parameters, place, refuse, prefix);
+  return jsonRules(parameters, place, refuse, prefix, lengths);
 }
 
 function checkFormat(format: unknown, refuse: Refuse): void {

@@ -24,7 +24,7 @@ export type FromThread =
   | { readonly id: number; readonly error: string };
 
 /** Far more milliseconds than a grammar or a token takes. */
-const MOST_TIME = 10_000;
+const MOST_TIME = 30_000;
 /** Milliseconds until an idle thread ends. */
 const IDLE = 300_000;
 

@@ -11,6 +11,8 @@ const LONGEST_GRAMMAR = 2 ** 16;
 /** Characters that the lengths of all strings count: each takes up to 30 ms to compile. */
 const MOST_COUNTED = 128;
 const MOST_ITEMS = 10_000;
+/** Values in a schema, which take time on the event loop. */
+const MOST_PARTS = 10_000;
 
 /** Keywords that describe a value and allow no less. */
 const ANNOTATIONS = new Set([
@@ -96,6 +98,11 @@ export interface Rules {
   readonly others: readonly (readonly [name: string, text: string])[];
 }
 
+/** Characters that lengths of strings count. */
+export interface Lengths {
+  counted: number;
+}
+
 /** JSON objects, on one line. */
 export const JSON_OBJECT: Rules = { root: 'object', others: [] };
 
@@ -105,12 +112,42 @@ export const JSON_OBJECT: Rules = { root: 'object', others: [] };
  *
  * @param place of the schema in the caller's input
  * @param prefix of the rules' names, if a grammar has several schemas
+ * @param lengths of the strings in all schemas of an answer
  * @throws the error of `refuse` for a keyword that a grammar can't hold, and for a schema that is too
  *   large
  */
-export function jsonRules(schema: unknown, place: string, refuse: Refuse, prefix = ''): Rules {
-  const rules = new SchemaRules(schema, place, refuse, prefix);
+export function jsonRules(
+  schema: unknown,
+  place: string,
+  refuse: Refuse,
+  prefix = '',
+  lengths: Lengths = { counted: 0 },
+): Rules {
+  if (hasMoreParts(schema, MOST_PARTS)) {
+    throw refuse(place, `has more than ${MOST_PARTS} parts; describe less of the answer`);
+  }
+  const rules = new SchemaRules(schema, place, refuse, prefix, lengths);
   return { root: rules.root, others: rules.written };
+}
+
+/** True if the value has more values within than these. */
+function hasMoreParts(value: unknown, most: number): boolean {
+  const left = [value];
+  for (let count = 0; left.length > 0; count++) {
+    if (count > most) {
+      return true;
+    }
+    const part = left.pop();
+    if (typeof part === 'object' && part !== null) {
+      for (const each of Object.values(part)) {
+        left.push(each);
+        if (left.length > most) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
 }
 
 /** Grammar in xgrammar's notation. */
@@ -128,13 +165,13 @@ class SchemaRules {
   private readonly rules = new Map<string, string>();
   private readonly ofRefs = new Map<string, string>();
   private length = 0;
-  private counted = 0;
 
   constructor(
     private readonly schema: unknown,
     private readonly place: string,
     private readonly refuse: Refuse,
     private readonly prefix: string,
+    private readonly lengths: Lengths,
   ) {
     this.root = this.rule(schema, place, 0);
   }
@@ -346,7 +383,8 @@ class SchemaRules {
       );
     }
     const declared = Object.keys(properties);
-    if (!Array.isArray(required) || !required.every((name) => declared.includes(name as string))) {
+    const isDeclared = (name: unknown): boolean => Object.hasOwn(properties, name as string);
+    if (!Array.isArray(required) || !required.every(isDeclared)) {
       throw this.refuse(
         `${place}.required`,
         `is ${formatValue(required)}; give a list of names that are in properties`,
@@ -368,12 +406,13 @@ class SchemaRules {
       );
     }
     // The rules of the rest, from the last property on: behind another member, or as the first.
+    const needed = new Set<unknown>(required);
     let behind = '""';
     let first = '""';
     for (const name of declared.toReversed()) {
       const value = this.rule(properties[name], `${place}.properties.${name}`, depth + 1);
       const member = `${literal(JSON.stringify(name))} ": " ${value} ${behind}`;
-      const isRequired = required.includes(name);
+      const isRequired = needed.has(name);
       first = this.add(isRequired ? member : `${member} | ${first}`);
       behind = this.add(isRequired ? `", " ${member}` : `", " ${member} | ${behind}`);
     }
@@ -444,8 +483,8 @@ class SchemaRules {
     if (most !== undefined && (most as number) < (least as number)) {
       throw this.refuse(`${place}.maxLength`, 'is less than minLength');
     }
-    this.counted += (most ?? least) as number;
-    if (this.counted > MOST_COUNTED) {
+    this.lengths.counted += (most ?? least) as number;
+    if (this.lengths.counted > MOST_COUNTED) {
       throw this.refuse(
         `${place}.${most === undefined ? 'minLength' : 'maxLength'}`,
         `makes the lengths of all strings more than ${MOST_COUNTED} together; leave some out`,

@@ -156,6 +156,18 @@ describe('textGeneration with a form', () => {
       { tools: [{ name: 'a', parameters: { type: 'string' } }] },
       "tools[0].parameters.type must be 'object'",
     ],
+    [
+      {
+        tools: ['a', 'b'].map((name) => ({
+          name,
+          parameters: {
+            type: 'object',
+            properties: { text: { type: 'string', maxLength: 100 } },
+          },
+        })),
+      },
+      'tools[1].parameters.properties.text.maxLength makes the lengths of all strings more than 128',
+    ],
     [{ tools, toolChoice: { name: 'fly' } }, '{ name } of one of its tools: travel, stop'],
     [{ toolChoice: 'required' }, 'was given toolChoice "required" without tools'],
     [{ tools, parallelToolCalls: 1 }, 'was given parallelToolCalls 1'],

@@ -277,6 +277,7 @@ describe("A JSON schema's grammar", () => {
     [{ $ref: '#' }, 'schema.$ref refers to itself alone'],
     [{ $ref: '#/__proto__' }, 'which this schema does not have'],
     [{ enum: Array.from({ length: 9999 }, (_, i) => `value ${i}`) }, 'schema is too large'],
+    [{ enum: Array.from({ length: 10_001 }, () => 1) }, 'schema has more than 10000 parts'],
     [
       Array.from({ length: 70 }).reduce<object>((items) => ({ type: 'array', items }), {}),
       'is nested more than 64 levels deep',

@@ -83,8 +83,9 @@ export class Grammars {
       }
       this.watch();
     });
-    worker.on('error', () => {});
-    worker.once('exit', () => this.lose(worker));
+    let cause: unknown;
+    worker.on('error', (error) => (cause = error));
+    worker.once('exit', () => this.lose(worker, cause));
     return worker;
   }
 
@@ -124,7 +125,7 @@ export class Grammars {
     ).unref();
   }
 
-  private lose(worker: Worker): void {
+  private lose(worker: Worker, cause?: unknown): void {
     if (this.worker !== worker) {
       return;
     }
@@ -134,6 +135,7 @@ export class Grammars {
       answer.fail(
         new ServingUnavailableError(
           `${this.files.owner}: the thread that holds answers to forms has ended; call again`,
+          { cause },
         ),
       );
     }

@@ -123,18 +123,28 @@ describe('A serving with native sessions', () => {
     let begin = performance.now();
     await run();
     const time = performance.now() - begin;
-    let answered = 0;
-    const calls = Array.from({ length: 8 }, () => run().then(() => answered++));
-    // From the second run on, the next one is queued behind the one that goes on.
-    await Promise.all(calls.slice(0, 3));
-    await turns(5);
-    const before = answered;
-    begin = performance.now();
-    while (performance.now() - begin < 15 * time);
-    // Far fewer than a run takes.
-    await turns(20);
-    expect(answered).toBeGreaterThanOrEqual(before + 2);
-    await Promise.all(calls);
+    /** Runs that end while the event loop is busy. */
+    const endedMeanwhile = async (): Promise<number> => {
+      let answered = 0;
+      const calls = Array.from({ length: 8 }, () => run().then(() => answered++));
+      // From the second run on, the next one is queued behind the one that goes on.
+      await Promise.all(calls.slice(0, 3));
+      await turns(5);
+      const before = answered;
+      begin = performance.now();
+      while (performance.now() - begin < 15 * time);
+      // Far fewer than a run takes.
+      await turns(20);
+      const ended = answered - before;
+      await Promise.all(calls);
+      return ended;
+    };
+    // Without the queue it is always one; a starved machine may need several tries to run two.
+    let most = 0;
+    for (let tries = 0; tries < 10 && most < 2; tries++) {
+      most = Math.max(most, await endedMeanwhile());
+    }
+    expect(most).toBeGreaterThanOrEqual(2);
   });
 
   it('[24.4] The end of a run leaves the one that is queued behind it', async () => {

@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 337,
-  'thousand characters of code in lib': 1506.5,
+  'thousand characters of code in lib': 1506.7,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 134.3,
   openai: 74,
   opentelemetry: 14.5,
-  tasks: 250.1,
+  tasks: 250.3,
   terminus: 1.5,
   testing: 12.1,
 };

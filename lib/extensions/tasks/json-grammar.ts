@@ -164,6 +164,8 @@ class SchemaRules {
   readonly root: string;
   private readonly rules = new Map<string, string>();
   private readonly ofRefs = new Map<string, string>();
+  /** Names of references whose schemas are being read. */
+  private readonly open = new Set<string>();
   private length = 0;
 
   constructor(
@@ -309,20 +311,17 @@ class SchemaRules {
   }
 
   private ofRef(ref: unknown, place: string, depth: number): string {
-    if (typeof ref !== 'string' || !/^#(?:\/|$)/.test(ref)) {
+    const path = pathOf(ref);
+    if (!path) {
       throw this.refuse(
         place,
         `is ${formatValue(ref)}; refer to a part of this schema: "#/$defs/…"`,
       );
     }
-    const known = this.ofRefs.get(ref);
+    const known = this.ofRefs.get(String(ref));
     if (known !== undefined) {
       return known;
     }
-    const path = ref
-      .split('/')
-      .slice(1)
-      .map((part) => decodeURIComponent(part).replaceAll('~1', '/').replaceAll('~0', '~'));
     const found = path.reduce<unknown>(
       (within, part) =>
         (isRecord(within) || Array.isArray(within)) && Object.hasOwn(within, part)
@@ -335,11 +334,13 @@ class SchemaRules {
     }
     // Named first, since a schema may refer to itself.
     const name = `${this.prefix}ref-${this.ofRefs.size}`;
-    this.ofRefs.set(ref, name);
+    this.ofRefs.set(String(ref), name);
+    this.open.add(name);
     const rule = this.rule(found, [this.place, ...path].join('.'), depth + 1);
-    if (rule === name) {
+    if (this.open.has(rule)) {
       throw this.refuse(place, 'refers to itself alone');
     }
+    this.open.delete(name);
     return this.add(rule, name);
   }
 
@@ -539,6 +540,18 @@ class SchemaRules {
   /** Rule of several alternatives. */
   either(rules: readonly string[]): string {
     return this.add([...new Set(rules)].join(' | '));
+  }
+}
+
+/** Path of a reference within its schema; undefined for another one. */
+function pathOf(ref: unknown): readonly string[] | undefined {
+  const [begin, ...parts] = String(ref).split('/');
+  try {
+    return begin === '#'
+      ? parts.map((part) => decodeURIComponent(part).replaceAll('~1', '/').replaceAll('~0', '~'))
+      : undefined;
+  } catch {
+    return undefined;
   }
 }
 

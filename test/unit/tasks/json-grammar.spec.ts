@@ -274,7 +274,12 @@ describe("A JSON schema's grammar", () => {
     [{ enum: [1], type: 'string' }, 'schema.type allows none of its values'],
     [{ $ref: 'https://a.b/c' }, 'schema.$ref is "https://a.b/c"; refer to a part of this schema'],
     [{ $ref: '#/$defs/a' }, 'schema.$ref is "#/$defs/a", which this schema does not have'],
+    [{ $ref: '#/%' }, 'schema.$ref is "#/%"; refer to a part of this schema'],
     [{ $ref: '#' }, 'schema.$ref refers to itself alone'],
+    [
+      { $ref: '#/$defs/a', $defs: { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } } },
+      'schema.$defs.a.$ref refers to itself alone',
+    ],
     [{ $ref: '#/__proto__' }, 'which this schema does not have'],
     [{ enum: Array.from({ length: 9999 }, (_, i) => `value ${i}`) }, 'schema is too large'],
     [{ enum: Array.from({ length: 10_001 }, () => 1) }, 'schema has more than 10000 parts'],

@@ -97,10 +97,7 @@ export async function rankDocuments(
 ): Promise<object> {
   const { id, serving, inputs } = models.find(body['model'], 'rerank');
   checkFields(body, FIELDS.rerank);
-  const query = fieldIn(body, 'query', 'a text that is not empty', isText);
-  if (query === undefined) {
-    throw new RequestError('"query" is missing; give a text', 'query');
-  }
+  const query = queryIn(body);
   const documents = listIn('documents', body['documents'], inputs).map(documentOf);
   const top = fieldIn(body, 'top_n', 'a whole number from 1 on', isCount);
   const returns = fieldIn(body, 'return_documents', 'true or false', isFlag) ?? false;
@@ -119,6 +116,15 @@ export async function rankDocuments(
     })),
     meta: { api_version: { version } },
   };
+}
+
+/** Query of a request to rank documents. */
+export function queryIn(body: Body): string {
+  const query = fieldIn(body, 'query', 'a text that is not empty', isText);
+  if (query === undefined) {
+    throw new RequestError('"query" is missing; give a text', 'query');
+  }
+  return query;
 }
 
 /** Little-endian float32, as OpenAI's clients read it. */

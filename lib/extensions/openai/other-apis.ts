@@ -8,6 +8,7 @@ import {
   type Embedding,
   inputsIn,
   listIn,
+  queryIn,
   type RankedDocument,
 } from './calls.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
@@ -45,10 +46,7 @@ export async function rankAsTei(
 ): Promise<object> {
   const { serving, inputs: most } = models.only('rerank', named);
   checkFields(body, FIELDS.teiRerank);
-  const query = fieldIn(body, 'query', 'a text that is not empty', isText);
-  if (query === undefined) {
-    throw new RequestError('"query" is missing; give a text', 'query');
-  }
+  const query = queryIn(body);
   listIn('texts', body['texts'], most);
   const texts = inputsIn(body['texts'], most, 'texts');
   const returns = fieldIn(body, 'return_text', 'true or false', isFlag) ?? false;

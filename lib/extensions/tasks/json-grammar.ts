@@ -209,10 +209,7 @@ class SchemaRules {
     const types = this.typesOf(schema, place);
     const allowed = new Set<string>(['type', ...types.flatMap((type) => [...TYPES[type]])]);
     this.checkKeywords(schema, allowed, place);
-    return oneOf(
-      types.map((type) => this.ofType(type, schema, place, depth)),
-      this,
-    );
+    return this.oneOf(types.map((type) => this.ofType(type, schema, place, depth)));
   }
 
   private checkKeywords(
@@ -291,9 +288,8 @@ class SchemaRules {
         'has schemas that may allow the same value; give anyOf, or a property whose const differs in each',
       );
     }
-    return oneOf(
+    return this.oneOf(
       value.map((each, i) => this.rule(each, `${place}.${keyword}[${i}]`, depth + 1)),
-      this,
     );
   }
 
@@ -537,9 +533,9 @@ class SchemaRules {
     return this.add(rules.join(' | '));
   }
 
-  /** Rule of several alternatives. */
-  either(rules: readonly string[]): string {
-    return this.add([...new Set(rules)].join(' | '));
+  /** Name of a rule that allows what one of these rules does. */
+  private oneOf(rules: readonly string[]): string {
+    return rules.length === 1 ? rules[0]! : this.add([...new Set(rules)].join(' | '));
   }
 }
 
@@ -553,10 +549,6 @@ function pathOf(ref: unknown): readonly string[] | undefined {
   } catch {
     return undefined;
   }
-}
-
-function oneOf(rules: readonly string[], grammar: SchemaRules): string {
-  return rules.length === 1 ? rules[0]! : grammar.either(rules);
 }
 
 /** JSON as models write it on one line. */

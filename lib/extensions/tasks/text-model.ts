@@ -148,11 +148,12 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
     const files = { repository, config, fetching, ...ofTexts, owner: this.owner };
     checkTokenizer(files);
     const { name, tooLong = 'refuse', specialTokens } = this.options;
+    const maxTokens = this.maxTokensOf(files);
     const limits = new TextLimits({
       serving: name,
-      maxTokens: this.maxTokensOf(files),
+      maxTokens,
       tooLong,
-      overlap: this.overlapIn(files),
+      overlap: this.overlapOf(maxTokens),
       cutsBeginning: cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : [...new AddedTokens(tokenizerJson).special],
@@ -168,8 +169,7 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
   }
 
   /** @throws InvalidServingError for half of a window or more, and without windows */
-  private overlapIn(files: TextFiles): number {
-    const maxTokens = this.maxTokensOf(files);
+  private overlapOf(maxTokens: number): number {
     const { tooLong, overlap } = this.options;
     if (overlap !== undefined && (tooLong !== 'window' || 2 * overlap >= maxTokens)) {
       throw new InvalidServingError(

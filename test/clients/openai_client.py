@@ -50,12 +50,15 @@ def speech():
             return client.audio.transcriptions.create(**{"file": file, "model": "ear", **options})
 
     verbose = hear(response_format="verbose_json")
+    timed = hear(response_format="verbose_json", timestamp_granularities=["word"], prompt="Names")
     with open(given[0], "rb") as file:
         events = list(client.audio.transcriptions.create(file=file, model="ear", stream=True))
     return {
         "text": hear().text,
         "plain": hear(response_format="text"),
         "segments": [[each.text, each.start, each.end] for each in verbose.segments],
+        "words": [[each.word, each.start, each.end] for each in timed.words],
+        "only_words": timed.segments is None,
         "language": verbose.language,
         "events": [event.type for event in events],
         "errors": [

@@ -12,12 +12,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 337,
-  'thousand characters of code in lib': 1506.7,
+  'files of lib': 338,
+  'thousand characters of code in lib': 1519.3,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 48.6,
+  'thousand words of comments': 49.2,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -43,9 +43,9 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 134.3,
-  openai: 74,
+  openai: 74.7,
   opentelemetry: 14.5,
-  tasks: 250.3,
+  tasks: 261.9,
   terminus: 1.5,
   testing: 12.1,
 };

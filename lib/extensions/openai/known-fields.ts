@@ -72,9 +72,9 @@ const SPEECH: Fields = {
   include: never,
   known_speaker_names: never,
   known_speaker_references: never,
-  prompt: is(''),
-  temperature: (value) => value !== '' && Number(value) === 0,
-  timestamp_granularities: is('segment'),
+  prompt: 'followed',
+  temperature: 'followed',
+  timestamp_granularities: is('segment', 'word'),
 };
 
 /**

@@ -18,10 +18,17 @@ interface TranscriptSegment {
   readonly text: string;
   readonly start: number;
   readonly end: number;
+  /** Missing unless asked for, and in a serving that isn't a `speechToText`. */
+  readonly words?: readonly {
+    readonly text: string;
+    readonly start: number;
+    readonly end: number;
+  }[];
   /** Missing in a serving that isn't a `speechToText`. */
   readonly tokens?: readonly number[];
   readonly window?: {
     readonly start: number;
+    readonly temperature: number;
     readonly logprob: number;
     readonly compressionRatio: number;
     readonly silence: number;
@@ -38,13 +45,18 @@ type Task = 'transcribe' | 'translate';
 const FORMATS = {
   json: ({ text }: Transcript): SpeechAnswer => ({ json: { text } }),
   text: ({ text }: Transcript): SpeechAnswer => ({ text: `${text}\n`, type: 'text/plain' }),
-  verbose_json: ({ text, segments, language, duration }: Transcript, task: Task): SpeechAnswer => ({
+  verbose_json: (
+    { text, segments, language, duration }: Transcript,
+    task: Task,
+    granularities: ReadonlySet<string>,
+  ): SpeechAnswer => ({
     json: {
       task,
       language: language === undefined ? null : languageName(language),
       duration,
       text,
-      segments: segments.map(detailsOf),
+      ...(granularities.has('word') && { words: segments.flatMap(wordsOf) }),
+      ...(granularities.has('segment') && { segments: segments.map(detailsOf) }),
     },
   }),
   srt: ({ segments }: Transcript): SpeechAnswer => ({
@@ -98,12 +110,31 @@ export async function answerSpeech(
       'response_format',
     );
   }
+  const granularities = granularitiesIn(form);
+  const words = granularities.has('word');
+  if (words && format !== 'verbose_json') {
+    throw new RequestError(
+      `"timestamp_granularities" is "word", which needs "response_format" "verbose_json", and ` +
+        `it is ${formatValue(format)}`,
+      'timestamp_granularities',
+    );
+  }
   const language = textIn(form, 'language');
-  const input = { audio, task, ...(language !== undefined && { language }) };
+  const prompt = textIn(form, 'prompt');
+  const temperature = temperatureIn(form);
+  const input = {
+    audio,
+    task,
+    ...(language !== undefined && { language }),
+    ...(prompt !== undefined && { prompt }),
+    ...(temperature > 0 && { temperature }),
+    ...(words && { words }),
+  };
   if (isStream) {
     return { events: await beginEvents(serving.stream(input, options), partsOf) };
   }
-  return FORMATS[format]((await serving.batchedRun(input, options)) as Transcript, task);
+  const transcript = (await serving.batchedRun(input, options)) as Transcript;
+  return FORMATS[format](transcript, task, granularities);
 }
 
 function isFormat(value: string): value is keyof typeof FORMATS {
@@ -123,6 +154,26 @@ function textIn(form: Form, name: string): string | undefined {
   return value === '' ? undefined : value;
 }
 
+function granularitiesIn(form: Form): ReadonlySet<string> {
+  const asked = form.flatMap(([name, value]) =>
+    /^timestamp_granularities(\[\d*\])?$/.test(name) && typeof value === 'string' ? [value] : [],
+  );
+  return new Set(asked.length === 0 ? ['segment'] : asked);
+}
+
+/** With 0, as without the field, the serving's own temperatures are tried. */
+function temperatureIn(form: Form): number {
+  const value = textIn(form, 'temperature') ?? '0';
+  const temperature = Number(value);
+  if (!(temperature >= 0 && temperature <= 1)) {
+    throw new RequestError(
+      `"temperature" is ${formatValue(value)}; allowed is a number from 0 to 1`,
+      'temperature',
+    );
+  }
+  return temperature;
+}
+
 /** Flag as clients of several languages write it. */
 function flagIn(form: Form, name: string): boolean {
   const value = textIn(form, name) ?? 'false';
@@ -130,6 +181,17 @@ function flagIn(form: Form, name: string): boolean {
     throw new RequestError(`"${name}" is ${formatValue(value)}; allowed is true or false`, name);
   }
   return /^(true|1)$/i.test(value);
+}
+
+/** @throws RequestError if the serving gives no words */
+function wordsOf({ words }: TranscriptSegment): object[] {
+  if (!words) {
+    throw new RequestError(
+      '"timestamp_granularities" is "word", and this model gives no times of words; leave it out',
+      'timestamp_granularities',
+    );
+  }
+  return words.map(({ text, start, end }) => ({ word: text, start, end }));
 }
 
 /** Segment in OpenAI's terms; its windows count frames of 10 ms. */
@@ -141,7 +203,7 @@ function detailsOf({ text, start, end, tokens, window }: TranscriptSegment, id: 
     end,
     ...(tokens && { tokens }),
     ...(window && {
-      temperature: 0,
+      temperature: window.temperature,
       seek: Math.round(window.start * 100),
       avg_logprob: window.logprob,
       compression_ratio: window.compressionRatio,

@@ -28,7 +28,12 @@ export {
   type SpeechToWrite,
   speechToText,
 } from './speech-to-text.js';
-export type { Transcript, TranscriptSegment, TranscriptWindow } from './transcriber.js';
+export type {
+  Transcript,
+  TranscriptSegment,
+  TranscriptWindow,
+  TranscriptWord,
+} from './transcriber.js';
 export {
   type EntityAggregation,
   type TextEntity,

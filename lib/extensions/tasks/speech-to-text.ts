@@ -9,16 +9,19 @@ import {
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
 import { languageCode } from '../../encoding/language-names.js';
-import { isRecord, type Rules, whole } from '../../doors/options.js';
+import { isRecord, type Rule, type Rules, whole } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
+import { AddedTokens } from './added-tokens.js';
 import { AudioReader } from './audio.js';
 import { warnOfUnfollowed } from './generation-settings.js';
 import type { MelOptions } from './log-mel.js';
 import { refused, warnOfUnknown } from './python-settings.js';
 import { needConfig, onnxFile, type OnnxFile, readConfig, type Repository } from './repository.js';
 import { type LoadingFiles, ModelOfTask, ofSteps, type TaskModelOptions } from './task-model.js';
+import { TextLimits } from './text-tokenizer.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
+import type { AlignmentHead } from './word-times.js';
 
 /** Speech with its own options. */
 export interface SpeechToWrite {
@@ -38,6 +41,34 @@ export interface SpeechToWrite {
    * @default generation_config.json's, or 'transcribe'
    */
   readonly task?: 'transcribe' | 'translate';
+  /**
+   * Text that each window of audio follows on, such as names in their spelling. At most half of the
+   * model's tokens: 223 for Whisper.
+   *
+   * @default ''
+   */
+  readonly prompt?: string;
+  /**
+   * Lets a window follow on the text of those before it, too. Names keep their spelling, and so do
+   * mistakes.
+   *
+   * @default false
+   */
+  readonly previousText?: boolean;
+  /**
+   * Temperature from 0, for the likeliest tokens, to 1; or several, which are tried in their order
+   * while a window's text repeats itself or the model is unsure of it.
+   *
+   * @default the serving's
+   */
+  readonly temperature?: number | readonly number[];
+  /**
+   * Gives each segment its words with their times. Needs a decoder with attentions, as in
+   * repositories named `_timestamped`.
+   *
+   * @default false
+   */
+  readonly words?: boolean;
 }
 
 /** Model of {@link speechToText}, in a thread or a process. */
@@ -84,6 +115,12 @@ export interface SpeechToTextOptions extends Omit<
    */
   readonly language?: string;
   /**
+   * Temperatures of calls without their own, as a call gives them.
+   *
+   * @default [0, 0.2, 0.4, 0.6, 0.8, 1]
+   */
+  readonly temperature?: number | readonly number[];
+  /**
    * Most bytes of a file.
    *
    * @default 26214400
@@ -97,10 +134,26 @@ export interface SpeechToTextOptions extends Omit<
   readonly maxSeconds?: number;
 }
 
-const isPath = (value: unknown): boolean => typeof value === 'string' && value !== '';
+const isString = (value: unknown): value is string => typeof value === 'string';
+
+const isPath = (value: unknown): boolean => isString(value) && value !== '';
+
+const isTemperature = (value: unknown): boolean =>
+  typeof value === 'number' && value >= 0 && value <= 1;
+
+const temperature: Rule = {
+  check: (value) =>
+    Array.isArray(value)
+      ? value.length > 0 && value.length <= MOST_TEMPERATURES && value.every(isTemperature)
+      : isTemperature(value),
+  allowed: 'a number from 0 to 1, or a list of 1 to 16 such numbers',
+};
+
+const MOST_TEMPERATURES = 16;
 
 const rules: Rules = {
   batchSize: whole(1, 1024),
+  temperature,
   language: { check: isPath, allowed: "a language's code" },
   maxBytes: whole(1, 2 ** 31),
   maxSeconds: whole(1, 86_400),
@@ -166,12 +219,18 @@ export function speechToText(
       sequence: {},
     },
     async preprocess(input, context) {
-      const { tokens, tasks, mel, usual } = context.facts;
-      const { audio, language, task } = readInput(own.owner, input);
+      const { tokens, tasks, mel, usual, prompts } = context.facts;
+      const asked = readInput(own.owner, input);
+      const { audio, language, task, prompt = '', previousText = false, words = false } = asked;
+      new TextLimits(prompts).checkCharacters(prompt.length);
       const code = language ?? options.language ?? usual.language;
       const row = {
         language: languageOf(own.owner, code, tokens),
         task: taskOf(own.owner, task ?? usual.task, tasks),
+        prompt: prompt.trim(),
+        followsText: previousText,
+        temperatures: [asked.temperature ?? options.temperature ?? TEMPERATURES].flat(),
+        words,
       };
       if (audio instanceof Float32Array) {
         reader.checkLength(audio.length, mel.sampleRate);
@@ -186,6 +245,9 @@ export function speechToText(
   };
   return asTask('speech-to-text', definition);
 }
+
+/** Temperatures of OpenAI's code. */
+const TEMPERATURES = [0, 0.2, 0.4, 0.6, 0.8, 1];
 
 /** Samples: 16,000, of 4 bytes each. */
 const BYTES_OF_A_SECOND = 64_000;
@@ -212,16 +274,37 @@ function joined(pieces: readonly Transcript[]): Transcript {
 function readInput(owner: string, input: unknown): SpeechToWrite {
   const asked =
     input instanceof Uint8Array || input instanceof Float32Array ? { audio: input } : input;
-  const { audio, language, task } = isRecord(asked) ? (asked as Partial<SpeechToWrite>) : {};
+  const { audio, ...others } = isRecord(asked) ? (asked as Partial<SpeechToWrite>) : {};
   const isAudio = audio instanceof Uint8Array || audio instanceof Float32Array;
   if (!isAudio || audio.length === 0) {
     throw new InvalidInputError(
-      `${owner} takes the bytes of a file, samples, or { audio, language?, task? } with them, and ` +
-        `was given ${formatValue(input)}`,
+      `${owner} takes the bytes of a file, samples, or { audio, language?, task?, prompt?, ` +
+        `previousText?, temperature?, words? } with them, and was given ${formatValue(input)}`,
     );
   }
-  return { audio, language, task };
+  for (const [name, { check, allowed }] of Object.entries(ofCalls)) {
+    const value = others[name as keyof typeof others];
+    if (value !== undefined && !check(value)) {
+      throw new InvalidInputError(
+        `${owner} was given the ${name} ${formatValue(value)}; allowed is ${allowed}`,
+      );
+    }
+  }
+  return { audio, ...others };
 }
+
+const isFlag: Rule = {
+  check: (value) => typeof value === 'boolean',
+  allowed: 'true or false',
+};
+
+/** Options of calls but the language and the task, which depend on the model. */
+const ofCalls: Rules = {
+  prompt: { check: isString, allowed: 'a text' },
+  previousText: isFlag,
+  temperature,
+  words: isFlag,
+};
 
 function languageOf(
   owner: string,
@@ -263,7 +346,14 @@ type Tasks = Readonly<Partial<Record<'transcribe' | 'translate', number>>>;
 
 interface Facts extends Pick<
   TranscriberFiles,
-  'encoder' | 'tokenizer' | 'tokenizerConfig' | 'mel' | 'tokens'
+  | 'encoder'
+  | 'tokenizer'
+  | 'tokenizerConfig'
+  | 'mel'
+  | 'tokens'
+  | 'prompts'
+  | 'alignment'
+  | 'filterWidth'
 > {
   readonly tasks: Tasks;
   /** Defaults of calls, from generation_config.json. */
@@ -309,7 +399,12 @@ class SpeechModelFiles extends ModelOfTask<
     warnOfUnfollowed(generation, FOLLOWED, fetching);
     warnOfUnknown('preprocessor_config.json', preprocessor, 'speech', fetching);
     checkPreprocessor(repository, preprocessor);
-    const tokens = this.tokensIn(generation, config, repository);
+    const tokenizer = await needConfig(repository, 'tokenizer.json', fetching);
+    const added = new AddedTokens(tokenizer).ids;
+    const tokens = {
+      ...this.tokensIn(generation, config, repository),
+      previous: added.get('<|startofprev|>'),
+    };
     if (this.options.language !== undefined) {
       languageOf(this.owner, this.options.language, tokens);
     }
@@ -322,10 +417,19 @@ class SpeechModelFiles extends ModelOfTask<
           'encoder',
         ),
       ),
-      tokenizer: await needConfig(repository, 'tokenizer.json', fetching),
+      tokenizer,
       tokenizerConfig: (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {},
       mel: melOf(preprocessor),
       tokens,
+      prompts: {
+        serving: this.options.name,
+        maxTokens: Math.floor(tokens.most / 2) - 1,
+        tooLong: 'refuse',
+        canBeCut: false,
+        specialTokens: [...added.keys()],
+      },
+      alignment: alignmentIn(generation),
+      filterWidth: numberIn(generation, config, 'median_filter_width') ?? 7,
       tasks: tasksIn(generation),
       usual: usualIn(
         this.options.language === undefined ? generation : { ...generation, language: null },
@@ -339,10 +443,10 @@ class SpeechModelFiles extends ModelOfTask<
     generation: Record<string, unknown>,
     config: Record<string, unknown>,
     { name }: Repository,
-  ): SpeechTokens {
+  ): Omit<SpeechTokens, 'previous'> {
     const number = (key: string): number => {
-      const value = generation[key] ?? config[key];
-      if (typeof value !== 'number') {
+      const value = numberIn(generation, config, key);
+      if (value === undefined) {
         throw new ServingLoadError(
           `The files of ${name} don't state ${key} (generation_config.json); use a model of the ` +
             'Whisper family with its files of transformers 4.31 or later',
@@ -368,6 +472,26 @@ class SpeechModelFiles extends ModelOfTask<
       most: number('max_length'),
     };
   }
+}
+
+function numberIn(
+  generation: Record<string, unknown>,
+  config: Record<string, unknown>,
+  key: string,
+): number | undefined {
+  const value = generation[key] ?? config[key];
+  return typeof value === 'number' ? value : undefined;
+}
+
+/** Heads as `[layer, head]`; none if they are not stated so. */
+function alignmentIn({
+  alignment_heads: heads,
+}: Record<string, unknown>): readonly AlignmentHead[] {
+  return Array.isArray(heads) && heads.every(isHead) ? heads : [];
+}
+
+function isHead(head: unknown): head is AlignmentHead {
+  return Array.isArray(head) && head.length === 2 && head.every((each) => Number.isInteger(each));
 }
 
 function numbersIn(value: unknown): readonly number[] {
@@ -415,11 +539,9 @@ function usualIn(
   };
 }
 
-const isString = (value: unknown): value is string => typeof value === 'string';
-
 const GENERATION = 'generation_config.json';
 
-/** Keys of generation_config.json that the task follows, or that only times of words need. */
+/** Keys of generation_config.json that the task follows. */
 const FOLLOWED = [
   'alignment_heads',
   'begin_suppress_tokens',

@@ -205,6 +205,8 @@ export class TextLimits {
  * Tokenizes as Python's tokenizers do, with their truncation, pairs, and BERT's mended normalizer.
  */
 export class TextTokenizer {
+  /** Text of tokens, without special ones. */
+  readonly decode: (ids: readonly number[]) => string;
   /** Special tokens around a text, and around a pair. */
   private readonly around: { readonly single: number; readonly pair: number };
   /** Special tokens behind a text. */
@@ -220,6 +222,7 @@ export class TextTokenizer {
     /** Numbers of added tokens, which the tokenizer may not know. */
     private readonly added: ReadonlyMap<string, number> = new Map(),
   ) {
+    this.decode = decoderOf(tokenizer);
     this.around = {
       single: this.framed([]).tokens.length,
       pair: this.framed([], []).tokens.length,
@@ -431,10 +434,12 @@ export async function textDecoder(
 ): Promise<(ids: readonly number[]) => string> {
   const { Tokenizer } = await loadLibrary();
   const words = new Tokenizer(tokenizer, config);
-  return (ids) =>
-    ids.length === 0
-      ? ''
-      : words.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+  return decoderOf(words);
+}
+
+function decoderOf(tokenizer: Tokenizer): (ids: readonly number[]) => string {
+  const options = { skip_special_tokens: true, clean_up_tokenization_spaces: false };
+  return (ids) => (ids.length === 0 ? '' : tokenizer.decode([...ids], options));
 }
 
 /** @throws ServingLoadError without the library */

@@ -2,9 +2,11 @@ import { deflateSync } from 'node:zlib';
 import type { InferenceSession } from 'onnxruntime-common';
 import {
   last,
+  InvalidInputError,
   PENDING,
   type SequenceModel,
   type SequenceResult,
+  ServingError,
   ServingLoadError,
   Tensor,
 } from '../../index.js';
@@ -15,8 +17,15 @@ import type { SessionOfThread } from '../../doors/models.js';
 import { free, sessionOf } from './onnx-session.js';
 import { openable, type OnnxFile } from './repository.js';
 import { floatsOf } from './outputs.js';
-import { likeliest as highestOf, logProbabilityOf } from './sampling.js';
-import { textDecoder } from './text-tokenizer.js';
+import { likeliest as highestOf, logProbabilityOf, Sampler } from './sampling.js';
+import {
+  type LimitsOfTexts,
+  placed,
+  TextLimits,
+  type TextTokenizer,
+  textTokenizer,
+} from './text-tokenizer.js';
+import { type AlignmentHead, Attention, attentionOf, wordsOf } from './word-times.js';
 
 /** Speech as sent to the model's thread. */
 export interface SpeechRow {
@@ -26,6 +35,14 @@ export interface SpeechRow {
   readonly language: number | undefined;
   /** Tokens between the language and the text. */
   readonly task: readonly number[];
+  /** Text that each window follows on. */
+  readonly prompt: string;
+  /** True if a window also follows on the text of those before. */
+  readonly followsText: boolean;
+  /** Temperatures to try until a window's text is good. */
+  readonly temperatures: readonly number[];
+  /** True for words with times. */
+  readonly words: boolean;
 }
 
 /** Text of speech, whole or a piece. */
@@ -48,16 +65,30 @@ export interface TranscriptSegment {
   readonly start: number;
   /** Seconds from the audio's beginning. */
   readonly end: number;
+  /** Words with their times, if the call asked for them. */
+  readonly words?: readonly TranscriptWord[];
   /** The model's tokens, including times. */
   readonly tokens: readonly number[];
   /** Window of audio that has it. */
   readonly window: TranscriptWindow;
 }
 
+/** Word of a transcript with the punctuation next to it; in Chinese or Japanese a character. */
+export interface TranscriptWord {
+  /** Text without spaces around it. */
+  readonly text: string;
+  /** Seconds from the audio's beginning. */
+  readonly start: number;
+  /** Seconds from the audio's beginning. */
+  readonly end: number;
+}
+
 /** Window of audio, which the model reads as a whole. */
 export interface TranscriptWindow {
   /** Seconds from the audio's beginning. */
   readonly start: number;
+  /** Temperature of its text; 0 for the likeliest tokens. */
+  readonly temperature: number;
   /** Mean of its tokens' log-probabilities: below -1, the model was unsure. */
   readonly logprob: number;
   /** Factor by which zlib shortens the text: above 2.4, it probably repeats itself. */
@@ -70,6 +101,8 @@ export interface TranscriptWindow {
 export interface SpeechTokens {
   /** Begins a text. */
   readonly start: number;
+  /** Begins the text that a window follows on; undefined for a model without it. */
+  readonly previous: number | undefined;
   /** The window has no speech. */
   readonly silence: number;
   /** Ends a text. Larger tokens are special. */
@@ -92,10 +125,15 @@ export interface TranscriberFiles {
   readonly name: string;
   readonly encoder: OnnxFile;
   readonly decoder: OnnxFile;
-  readonly tokenizer: object;
-  readonly tokenizerConfig: object;
+  readonly tokenizer: Record<string, unknown>;
+  readonly tokenizerConfig: Record<string, unknown>;
+  readonly prompts: LimitsOfTexts;
   readonly mel: MelOptions;
   readonly tokens: SpeechTokens;
+  /** Decoder's heads for times of words, if stated. */
+  readonly alignment: readonly AlignmentHead[];
+  /** Frames of the median that smooths their weights. */
+  readonly filterWidth: number;
   readonly session: InferenceSession.SessionOptions;
 }
 
@@ -109,18 +147,19 @@ export default async function ({
     transcription: TranscriberFiles;
     sessions?: readonly [decoder: bigint, encoder: bigint];
   };
-  const { name, encoder, decoder, tokenizer, tokenizerConfig, mel, tokens } = transcription;
+  const { name, encoder, decoder, mel, tokenizer: tokenizerJson, prompts } = transcription;
   const session = { ...transcription.session, ...own };
-  const [reader, writer, decode] = await Promise.all([
+  const [reader, writer, tokenizer] = await Promise.all([
     sessionOf(name, await openable(name, encoder), session, sessions?.[1]),
     sessionOf(name, await openable(name, decoder), session, sessions?.[0]),
-    textDecoder(tokenizer, tokenizerConfig),
+    textTokenizer(
+      { name, tokenizerJson, ofTokenizer: transcription.tokenizerConfig, lowers: false },
+      new TextLimits(prompts),
+    ),
   ]);
   checkFeatures(reader, mel, name);
-  return new Transcriber(new SpeechModel(reader, writer, name), new LogMel(mel), decode, {
-    tokens,
-    mel,
-  });
+  const model = new SpeechModel(reader, writer, name);
+  return new Transcriber(model, new LogMel(mel), tokenizer, transcription);
 }
 
 /** @throws ServingLoadError if the encoder's spectrograms differ from preprocessor_config.json */
@@ -141,10 +180,18 @@ function checkFeatures(encoder: SessionOfThread, mel: MelOptions, name: string):
 /** Audio being written down. */
 interface Hearing {
   readonly row: SpeechRow;
+  readonly prompt: readonly number[];
   /** Beginning of its window, in frames. */
   frame: number;
   language: number | undefined;
   window: SpeechWindow | undefined;
+  /** Place of the window's temperature. */
+  attempt: number;
+  sampler: Sampler;
+  /** Tokens of the windows before, if it follows on them. */
+  said: readonly number[];
+  /** True if the decoder has read what stands before the window's text. */
+  hasBegun: boolean;
   /** Text of the window. */
   tokens: number[];
   /** Sum of its tokens' log-probabilities. */
@@ -153,37 +200,84 @@ interface Hearing {
   silence: number;
 }
 
-/**
- * Thresholds of silence: the model finds no speech, and is unsure of its text. OpenAI's numbers.
- */
-const SILENCE = { probability: 0.6, certainty: -1 };
+/** Thresholds of OpenAI's code: the model finds no speech, is unsure of its text, or repeats it. */
+const SILENCE = 0.6;
+const UNSURE = -1;
+const REPETITIVE = 2.4;
+
+/** Highest temperature whose text the next window may follow on, as in OpenAI's code. */
+const FOLLOWED = 0.5;
 
 /** Seconds per time token. */
 const TIME_STEP = 0.02;
 
 /**
  * Writes down speech by Whisper's models, window by window: each begins at the last sure time.
- * Follows https://github.com/openai/whisper/blob/main/whisper/transcribe.py, with the likeliest
- * token each time.
+ * Follows https://github.com/openai/whisper/blob/main/whisper/transcribe.py.
  */
 export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing> {
   constructor(
     private readonly model: SpeechModel,
     private readonly mel: LogMel,
-    private readonly decode: (ids: readonly number[]) => string,
-    private readonly options: Pick<TranscriberFiles, 'tokens' | 'mel'>,
+    private readonly tokenizer: TextTokenizer,
+    private readonly options: Pick<
+      TranscriberFiles,
+      'tokens' | 'mel' | 'alignment' | 'filterWidth' | 'name'
+    >,
   ) {}
 
-  start(rows: readonly SpeechRow[]): Hearing[] {
-    return rows.map((row) => ({
+  start(rows: readonly SpeechRow[]): (Hearing | Error)[] {
+    return rows.map((row) => {
+      try {
+        return this.started(row);
+      } catch (cause) {
+        return failureOf(cause);
+      }
+    });
+  }
+
+  /** @throws InvalidInputError for what this model can't follow */
+  private started(row: SpeechRow): Hearing {
+    const { tokens, alignment } = this.options;
+    const prompt = row.prompt === '' ? [] : this.tokensOf(row.prompt);
+    if ((prompt.length > 0 || row.followsText) && tokens.previous === undefined) {
+      throw new InvalidInputError(
+        `${this.options.name} has no token <|startofprev|>, so it follows on no text; leave out ` +
+          'prompt and previousText',
+      );
+    }
+    const outputs = new Attention(alignment, 1).outputs;
+    if (row.words && (outputs.length === 0 || !this.model.has(outputs))) {
+      throw new InvalidInputError(
+        `${this.options.name} gives no times of words: it needs alignment_heads in ` +
+          `generation_config.json, and a decoder with the outputs ${attentionOf(0)}, ..., as in the ` +
+          'repositories named _timestamped; leave out words',
+      );
+    }
+    return {
       row,
+      prompt,
       frame: 0,
       language: row.language,
       window: undefined,
+      attempt: 0,
+      sampler: samplerOf(row.temperatures[0]!),
+      said: [],
+      hasBegun: false,
       tokens: [],
       certainty: 0,
       silence: 0,
-    }));
+    };
+  }
+
+  /** Encodes as `get_prompt_ids` of Python's transformers. */
+  private tokensOf(prompt: string): readonly number[] {
+    try {
+      this.tokenizer.checkText(prompt);
+      return this.tokenizer.encodeWritten(` ${prompt}`);
+    } catch (cause) {
+      throw placed('prompt', cause);
+    }
   }
 
   /** Encodes one audio's window, and writes a token of every other audio. */
@@ -198,35 +292,53 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
       }
       hasEncoded ||= isNew;
       try {
-        results.push(this.take(hearing, await (isNew ? this.begin(hearing) : this.next(hearing))));
+        hearing.window ??= await this.encoded(hearing);
+        const logits = await (hearing.hasBegun ? this.next(hearing) : this.begin(hearing));
+        results.push(this.take(hearing, logits));
       } catch (cause) {
-        results.push(new Error(messageOf(cause), { cause }));
+        results.push(failureOf(cause));
       }
     }
     return results;
   }
 
-  /** Encodes the next window; returns its first token's logits. */
-  private async begin(hearing: Hearing): Promise<Float32Array> {
+  /** Encodes the next window, and recognises the audio's language in the first one. */
+  private async encoded(hearing: Hearing): Promise<SpeechWindow> {
     const { row, frame } = hearing;
     const { window, hop } = this.options.mel;
-    const { start, languages, silence } = this.options.tokens;
     const samples = row.samples.subarray(frame * hop, frame * hop + window);
     const encoded = await this.model.encode(this.mel.spectrogram(samples), window / hop);
-    hearing.tokens = [];
-    const tokens = Object.keys(languages).map(Number);
-    if (tokens.length > 0 && hearing.language === undefined) {
-      const { next: logits } = await this.model.begin(encoded, [start]);
-      hearing.language = tokens.reduce((best, each) =>
-        logits[each]! > logits[best]! ? each : best,
+    const languages = Object.keys(this.options.tokens.languages).map(Number);
+    if (languages.length > 0 && hearing.language === undefined) {
+      const [logits] = await this.model.begin(encoded, [this.options.tokens.start]);
+      hearing.language = languages.reduce((best, each) =>
+        logits![each]! > logits![best]! ? each : best,
       );
     }
-    hearing.window = encoded;
-    const before = hearing.language === undefined ? [start] : [start, hearing.language];
-    const { first, next } = await this.model.begin(encoded, [...before, ...row.task]);
-    hearing.silence = Math.exp(logProbabilityOf(first, silence));
+    return encoded;
+  }
+
+  /** Reads what stands before the window's text; returns its first token's logits. */
+  private async begin(hearing: Hearing): Promise<Float32Array> {
+    const { row, prompt, said, language, window, attempt } = hearing;
+    const { tokens, alignment, filterWidth } = this.options;
+    const room = Math.floor(tokens.most / 2) - 1 - prompt.length;
+    const before = [...prompt, ...(room > 0 ? said.slice(-room) : [])];
+    const first = before.length > 0 ? [tokens.previous!, ...before] : [];
+    const ids = [
+      ...first,
+      tokens.start,
+      ...(language === undefined ? [] : [language]),
+      ...row.task,
+    ];
+    const logits = await this.model.begin(window!, ids);
+    window!.attention = row.words ? new Attention(alignment, filterWidth) : undefined;
+    hearing.silence = Math.exp(logProbabilityOf(logits[first.length]!, tokens.silence));
     hearing.certainty = 0;
-    return next;
+    hearing.tokens = [];
+    hearing.sampler = samplerOf(row.temperatures[attempt]!);
+    hearing.hasBegun = true;
+    return logits.at(-1)!;
   }
 
   private next({ window, tokens }: Hearing): Promise<Float32Array> {
@@ -235,7 +347,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
 
   private take(hearing: Hearing, logits: Float32Array): SequenceResult<Transcript> {
     const { tokens } = this.options;
-    const { token, logprob } = likeliest(logits, hearing.tokens, tokens);
+    const { token, logprob } = nextToken(logits, hearing.tokens, tokens, hearing.sampler);
     hearing.certainty += logprob;
     if (token !== tokens.end) {
       hearing.tokens.push(token);
@@ -248,39 +360,54 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
   }
 
   private ended(hearing: Hearing): SequenceResult<Transcript> {
-    const { row, frame, tokens, language, silence } = hearing;
+    const { row, frame, tokens, language, silence, attempt } = hearing;
     const { mel } = this.options;
+    const code = language === undefined ? undefined : this.options.tokens.languages[language];
     const step = mel.hop / mel.sampleRate;
     const left = Math.min(Math.ceil(row.samples.length / mel.hop) - frame, mel.window / mel.hop);
     const { parts, heard } = partsOf(tokens, left, step, this.options.tokens.firstTime);
     const logprob = hearing.certainty / (tokens.length + 1);
-    const isSilent = silence > SILENCE.probability && logprob < SILENCE.certainty;
+    const isSilent = silence > SILENCE && logprob < UNSURE;
     const spoken = (isSilent ? [] : parts).map((part) => ({
       ...part,
-      text: this.decode(part.tokens.filter((token) => token < this.options.tokens.end)),
+      text: this.tokenizer.decode(part.tokens.filter((token) => this.isText(token))),
     }));
     const text = spoken.map((part) => part.text).join('');
+    const compressionRatio = compressionOf(text.trim());
+    const isPoor = !isSilent && (logprob < UNSURE || compressionRatio > REPETITIVE);
+    hearing.hasBegun = false;
+    if (isPoor && attempt + 1 < row.temperatures.length) {
+      hearing.attempt++;
+      return PENDING;
+    }
+    const temperature = row.temperatures[attempt]!;
     const window = {
       start: rounded(frame * step),
+      temperature,
       logprob,
-      compressionRatio: compressionOf(text.trim()),
+      compressionRatio,
       silence,
     };
+    const times = hearing.window!.attention?.begins(Math.floor(left / 2));
+    const heardParts = spoken.filter((part) => part.text.trim() !== '');
     hearing.window = undefined;
+    hearing.attempt = 0;
     // A window whose times stand still would repeat forever.
     hearing.frame += heard > 0 && !isSilent ? heard : left;
-    const code = language === undefined ? undefined : this.options.tokens.languages[language];
+    if (row.followsText) {
+      const own = heardParts.flatMap((part) => part.tokens);
+      hearing.said = temperature > FOLLOWED ? [] : [...hearing.said, ...own];
+    }
     const piece: Transcript = {
       text,
-      segments: spoken
-        .map((part) => ({
-          text: part.text.trim(),
-          start: rounded(frame * step + part.start),
-          end: rounded(frame * step + part.end),
-          tokens: part.tokens,
-          window,
-        }))
-        .filter((segment) => segment.text !== ''),
+      segments: heardParts.map((part) => ({
+        text: part.text.trim(),
+        start: rounded(frame * step + part.start),
+        end: rounded(frame * step + part.end),
+        ...(times && { words: this.wordsOf(part, times, frame * step, code) }),
+        tokens: part.tokens,
+        window,
+      })),
       ...(code !== undefined && { language: code }),
       duration: row.samples.length / mel.sampleRate,
     };
@@ -288,6 +415,34 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
       return last(piece);
     }
     return text === '' ? PENDING : piece;
+  }
+
+  private isText(token: number): boolean {
+    return token < this.options.tokens.end;
+  }
+
+  /**
+   * A token lasts from the time of the one before to its own, as in Python's transformers.
+   *
+   * @param times of the window's tokens, in the encoder's frames
+   * @param offset seconds from the audio's beginning
+   */
+  private wordsOf(
+    { tokens, place }: Part,
+    times: readonly number[],
+    offset: number,
+    language: string | undefined,
+  ): readonly TranscriptWord[] {
+    const places = tokens.flatMap((token, i) => (this.isText(token) ? [place + i] : []));
+    const ids = places.map((each) => tokens[each - place]!);
+    // The decoder has not read the last token of a full window.
+    const secondsAt = (at: number): number =>
+      rounded(offset + (times[Math.min(at, times.length - 1)] ?? 0) * TIME_STEP);
+    return wordsOf(ids, (some) => this.tokenizer.decode(some), language).map((word) => ({
+      text: word.text.trim(),
+      start: secondsAt(places[word.from]! - 1),
+      end: secondsAt(places[word.to - 1]!),
+    }));
   }
 }
 
@@ -303,6 +458,8 @@ function compressionOf(text: string): number {
 /** Tokens of a window; times in seconds from its beginning. */
 interface Part {
   readonly tokens: readonly number[];
+  /** Its first token's place. */
+  readonly place: number;
   readonly start: number;
   readonly end: number;
 }
@@ -329,14 +486,15 @@ export function partsOf(
   if (ends.length === 0) {
     const time = tokens.findLast(isTime);
     const end = time === undefined || time === firstTime ? left * step : secondsOf(time);
-    return { parts: [{ tokens, start: 0, end }], heard: left };
+    return { parts: [{ tokens, place: 0, start: 0, end }], heard: left };
   }
   if (endsWithOneTime) {
     ends.push(tokens.length);
   }
   const parts = ends.map((end, i) => {
-    const own = tokens.slice(ends[i - 1] ?? 0, end);
-    return { tokens: own, start: secondsOf(own[0]!), end: secondsOf(own.at(-1)!) };
+    const place = ends[i - 1] ?? 0;
+    const own = tokens.slice(place, end);
+    return { tokens: own, place, start: secondsOf(own[0]!), end: secondsOf(own.at(-1)!) };
   });
   // Silence follows a single time at the end. Otherwise the last part was cut, and is read again.
   const heard = endsWithOneTime ? left : Math.round(parts.at(-1)!.end / step);
@@ -344,13 +502,15 @@ export function partsOf(
 }
 
 /**
- * Likeliest token that may follow, and its log-probability among these. Times come in pairs and
- * never go back, as in `WhisperTimeStampLogitsProcessor` of Python's transformers.
+ * Token that the sampler takes among those that may follow, and its log-probability among these.
+ * Times come in pairs and never go back, as in `WhisperTimeStampLogitsProcessor` of Python's
+ * transformers.
  */
-export function likeliest(
+export function nextToken(
   given: Float32Array,
   tokens: readonly number[],
   { end, firstTime, latestBegin, suppressed, suppressedFirst }: SpeechTokens,
+  sampler: Sampler,
 ): { readonly token: number; readonly logprob: number } {
   const logits = given.slice();
   const exclude = (from: number, to: number): void => void logits.fill(-Infinity, from, to);
@@ -375,12 +535,34 @@ export function likeliest(
   }
   const times = logits.subarray(firstTime);
   const [text, time] = [highestOf(logits.subarray(0, firstTime)), highestOf(times)];
-  // NaN if no time may follow.
-  const logprob = logProbabilityOf(times, time);
-  // The logit of all times together is larger.
-  return times[time]! - logprob > logits[text]!
-    ? { token: firstTime + time, logprob }
-    : { token: text, logprob: logProbabilityOf(logits, text) };
+  // The logit of all times together; NaN if no time may follow.
+  if (times[time]! - logProbabilityOf(times, time) > logits[text]!) {
+    exclude(0, firstTime);
+  }
+  const token = sampler.next(logits);
+  return { token, logprob: logProbabilityOf(logits, token) };
+}
+
+/** The same audio gets the same text each time. */
+export function samplerOf(temperature: number): Sampler {
+  return new Sampler(
+    {
+      temperature,
+      seed: Math.round(temperature * 1000),
+      topK: Infinity,
+      topP: 1,
+      minP: 0,
+      repetitionPenalty: 1,
+      presencePenalty: 0,
+      frequencyPenalty: 0,
+    },
+    [],
+  );
+}
+
+/** The library's own errors as they are. */
+function failureOf(cause: unknown): Error {
+  return cause instanceof ServingError ? cause : new Error(messageOf(cause), { cause });
 }
 
 /** Encoded window, with the decoder's cache. */
@@ -390,6 +572,8 @@ interface SpeechWindow {
   cache: Record<string, Tensor>;
   /** Tokens that the decoder has read. */
   length: number;
+  /** Attention of the text's tokens, if words get times. */
+  attention: Attention | undefined;
 }
 
 /** Encoder, and merged decoder with its cache, as optimum exports them. */
@@ -421,14 +605,16 @@ class SpeechModel {
     const { last_hidden_state: hidden } = await this.encoder.run({ input_features: input }, [
       'last_hidden_state',
     ]);
-    return { hidden: hidden as Tensor, cache: {}, length: 0 };
+    return { hidden: hidden as Tensor, cache: {}, length: 0, attention: undefined };
   }
 
-  /** Reads the tokens before the text; returns the logits after the first and the last one. */
-  async begin(
-    window: SpeechWindow,
-    ids: readonly number[],
-  ): Promise<{ readonly first: Float32Array; readonly next: Float32Array }> {
+  /** True if the decoder returns these outputs. */
+  has(outputs: readonly string[]): boolean {
+    return outputs.every((output) => this.decoder.outputNames.includes(output));
+  }
+
+  /** Reads the tokens before the text; returns the logits after each one. */
+  async begin(window: SpeechWindow, ids: readonly number[]): Promise<readonly Float32Array[]> {
     const empty = this.decoder.inputMetadata.flatMap((input) => {
       if (!input.isTensor || !input.name.startsWith(PAST)) {
         return [];
@@ -436,11 +622,13 @@ class SpeechModel {
       const [, heads, , width] = input.shape;
       return [[input.name, blankOf(input.type, [1, Number(heads), 0, Number(width)])] as const];
     });
+    free(Object.values(window.cache));
     window.cache = Object.fromEntries(empty);
     window.length = 0;
+    window.attention = undefined;
     const logits = await this.run(window, ids, this.caches);
     const size = logits.length / ids.length;
-    return { first: logits.subarray(0, size), next: logits.subarray(-size) };
+    return ids.map((_, i) => logits.subarray(i * size, (i + 1) * size));
   }
 
   /** Reads a token; returns the next one's logits. */
@@ -461,8 +649,11 @@ class SpeechModel {
       encoder_hidden_states: window.hidden,
       use_cache_branch: new Tensor('bool', Uint8Array.of(Number(window.length > 0)), [1]),
     };
-    const fetches = ['logits', ...caches.map(({ present }) => present)];
+    const { attention } = window;
+    const outputs = attention?.outputs ?? [];
+    const fetches = ['logits', ...caches.map(({ present }) => present), ...outputs];
     const results = await this.decoder.run(feeds, fetches);
+    attention?.add(results);
     free(caches.map(({ past }) => window.cache[past]!));
     caches.forEach(({ past, present }) => (window.cache[past] = results[present] as Tensor));
     window.length += ids.length;

@@ -58,7 +58,7 @@ const writer = textGeneration({
   name: 'writer',
   model: { from: `${FIXTURES}/generator`, file: 'onnx/model_gqa.onnx' },
 });
-const ear = speechToText({ name: 'ear', model: `${FIXTURES}/speech` });
+const ear = speechToText({ name: 'ear', model: `${FIXTURES}/speech`, temperature: 0 });
 const numbers = { type: 'float32', dims: ['batch', 'numbers'] } as const;
 const mean = defineServing({
   name: 'mean',

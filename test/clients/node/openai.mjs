@@ -53,11 +53,17 @@ const steps = {
       json: await hear({}),
       verbose: await hear({ response_format: 'verbose_json', language: 'fr' }),
       srt: await hear({ response_format: 'srt' }),
+      words: await hear({
+        response_format: 'verbose_json',
+        timestamp_granularities: ['word', 'segment'],
+        prompt: 'Names',
+        temperature: 0.4,
+      }),
       english: (await client.audio.translations.create({ file, model: 'ear' })).text,
       events,
       errors: [
         await shown(hear({ model: 'nix' })),
-        await shown(hear({ prompt: 'names' })),
+        await shown(hear({ temperature: 2 })),
         await shown(hear({ file: new File(['no audio'], 'a.wav') })),
       ],
     };

@@ -22,9 +22,10 @@ interface Heard {
   readonly audio: Uint8Array;
   readonly task: string;
   readonly language?: string;
+  readonly words?: boolean;
 }
 
-const howWell = { logprob: -0.5, compressionRatio: 1.2, silence: 0.1 };
+const howWell = { temperature: 0, logprob: -0.5, compressionRatio: 1.2, silence: 0.1 };
 const pieces: readonly Transcript[] = [
   {
     text: ' Good morning.',
@@ -54,13 +55,24 @@ const pieces: readonly Transcript[] = [
   },
 ];
 
+/** The piece with a word, if it has a good one. */
+const withWord = ({ segments, ...piece }: Transcript): Transcript => ({
+  ...piece,
+  segments: segments.map((segment) => ({
+    ...segment,
+    words: segment.text.startsWith('Good') ? [{ text: 'Good', start: 0, end: 0.5 }] : [],
+  })),
+});
+
 /** Says which task and bytes it was given, and then two pieces. */
 function ear(fails = false) {
   const model: SequenceModel<Heard, Transcript, { readonly row: Heard; step: number }> = {
     start: (rows) => rows.map((row) => ({ row, step: 0 })),
     step: (states) =>
       states.map((state) => {
-        const piece = pieces[state.step++]!;
+        const { words, language } = state.row;
+        const whole = pieces[state.step++]!;
+        const piece = words && language === undefined ? withWord(whole) : whole;
         if (fails && state.step > 1) {
           return new Error('secret reason');
         }
@@ -151,6 +163,47 @@ describeOnPlatforms("OpenAI's transcriptions", (listen) => {
     expect(heard).toEqual([{ audio: Uint8Array.of(1, 2, 3), task: 'translate', language: 'de' }]);
   });
 
+  it('[23.13] A prompt, a temperature and words reach the model, and words come back', async () => {
+    const { heard, site } = await start();
+    const format = { response_format: 'verbose_json', prompt: 'Names', temperature: '0.4' };
+    const asked = { file, model: 'ear', ...format, 'timestamp_granularities[0]': 'word' };
+    const { body } = await site.postForm(PATH, asked);
+    expect(body).toEqual({
+      task: 'transcribe',
+      language: 'english',
+      duration: 3725.5,
+      text: 'Good morning. Bye.',
+      words: [{ word: 'Good', start: 0, end: 0.5 }],
+    });
+    expect(heard).toEqual([
+      {
+        audio: Uint8Array.of(1, 2, 3),
+        task: 'transcribe',
+        prompt: 'Names',
+        temperature: 0.4,
+        words: true,
+      },
+    ]);
+    const both = { ...asked, 'timestamp_granularities[1]': 'segment' };
+    const { body: detailed } = await site.postForm(PATH, both);
+    expect(detailed).toMatchObject({ words: [{}], segments: [{ text: 'Good morning.' }, {}] });
+  });
+
+  it('[23.13] A model that gives no words says so', async () => {
+    const { site } = await start();
+    const { status, body } = await site.postForm(PATH, {
+      file,
+      model: 'ear',
+      language: 'de', // The test's model gives words in English alone.
+      response_format: 'verbose_json',
+      timestamp_granularities: 'word',
+    });
+    expect([status, body]).toMatchObject([
+      400,
+      { error: { message: expect.stringContaining('this model gives no times of words') } },
+    ]);
+  });
+
   it('[23.9] A stream has the text in pieces, and then as a whole', async () => {
     const { site } = await start();
     const { body } = await site.postForm(PATH, { file, model: 'ear', stream: 'true' });
@@ -182,12 +235,26 @@ describeOnPlatforms("OpenAI's transcriptions", (listen) => {
         'response_format',
         /allowed is "json", "text"/,
       ],
-      [{ file, model: 'ear', prompt: 'names' }, 'prompt', /cannot do; leave it out/],
-      [{ file, model: 'ear', temperature: '0.5' }, 'temperature', /cannot do; leave it out/],
+      [{ file, model: 'ear', prompt: file }, 'prompt', /"prompt" is a file; give a text/],
       [
-        { file, model: 'ear', 'timestamp_granularities[]': 'word' },
+        { file, model: 'ear', temperature: '1.5' },
+        'temperature',
+        /allowed is a number from 0 to 1/,
+      ],
+      [
+        { file, model: 'ear', temperature: 'warm' },
+        'temperature',
+        /is "warm"; allowed is a number/,
+      ],
+      [
+        { file, model: 'ear', 'timestamp_granularities[]': 'letter' },
         'timestamp_granularities[]',
         /cannot do; leave it out/,
+      ],
+      [
+        { file, model: 'ear', 'timestamp_granularities[]': 'word' },
+        'timestamp_granularities',
+        /needs "response_format" "verbose_json", and it is "json"/,
       ],
     ];
     for (const [fields, param, message] of refused) {
@@ -217,7 +284,8 @@ describeOnPlatforms("OpenAI's transcriptions", (listen) => {
     };
     const format = { response_format: 'verbose_json' };
     for (const name of ['timestamp_granularities', 'timestamp_granularities[]']) {
-      expect(await post({ ...format, [name]: 'word' })).toEqual([400, name]);
+      expect(await post({ ...format, [name]: 'letter' })).toEqual([400, name]);
+      expect(await post({ [name]: 'word' })).toEqual([400, 'timestamp_granularities']);
       expect(await post({ ...format, [name]: 'segment' })).toEqual([200, expect.anything()]);
     }
     for (const stream of ['True', 'TRUE', '1']) {
@@ -292,6 +360,12 @@ describeUnless(missing('ffmpeg') ?? openAIClientsMissing, "OpenAI's clients with
       expect(seen).toEqual({
         json: { text },
         verbose: expect.objectContaining({ text, language: 'french', duration: 6.155375 }),
+        words: expect.objectContaining({
+          words: expect.arrayContaining([
+            { word: expect.any(String), start: expect.any(Number), end: expect.any(Number) },
+          ]),
+          segments: expect.arrayContaining([expect.objectContaining({ temperature: 0.4 })]),
+        }),
         srt: expect.stringMatching(/^1\n00:00:00,\d+ --> 00:00:0\d,\d+\n/),
         english: expect.any(String),
         events: expect.arrayContaining([{ type: 'transcript.text.done', text }]),
@@ -301,7 +375,7 @@ describeUnless(missing('ffmpeg') ?? openAIClientsMissing, "OpenAI's clients with
             code: 'model_not_found',
             message: noModel,
           }),
-          expect.objectContaining({ error: 'BadRequestError', param: 'prompt' }),
+          expect.objectContaining({ error: 'BadRequestError', param: 'temperature' }),
           expect.objectContaining({ status: 400, code: 'invalid_value', message: noAudio }),
         ],
       });
@@ -343,6 +417,10 @@ describeUnless(missing('ffmpeg') ?? openAIClientsMissing, "OpenAI's clients with
         segments: expect.arrayContaining([
           [expect.any(String), expect.any(Number), expect.any(Number)],
         ]),
+        words: expect.arrayContaining([
+          [expect.any(String), expect.any(Number), expect.any(Number)],
+        ]),
+        only_words: true,
         language: 'french',
         events: expect.arrayContaining(['transcript.text.delta', 'transcript.text.done']),
         errors: [

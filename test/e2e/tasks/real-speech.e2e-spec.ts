@@ -89,6 +89,34 @@ describeUnless(
       expect(times.at(-1)).toBeLessThan(7);
     });
 
+    it('[22.31] keeps the likeliest text if the model is sure of it', async () => {
+      const { segments } = await serving.batchedRun({ audio: clip, language: 'en' });
+      expect(segments.map(({ window }) => window.temperature)).toEqual(segments.map(() => 0));
+      expect(segments[0]!.window.logprob).toBeGreaterThan(-1);
+    });
+
+    it('[22.29] gives each word its time', async () => {
+      const { segments } = await serving.batchedRun({ audio: clip, language: 'en', words: true });
+      const words = segments.flatMap((segment) => segment.words!);
+      expect(words.map(({ text }) => text).join(' ')).toBe(
+        segments.map(({ text }) => text).join(' '),
+      );
+      const [good, morning] = words.filter(({ text }) => /^(good|morning)/i.test(text));
+      expect(good!.end).toBeLessThanOrEqual(morning!.start);
+      const times = words.flatMap(({ start, end }) => [start, end]);
+      expect(times).toEqual(times.toSorted((one, other) => one - other));
+      expect(new Set(times).size).toBeGreaterThan(words.length / 2);
+    });
+
+    it('[22.30] writes in the style of its prompt', async () => {
+      const asked = { audio: clip, language: 'en' };
+      const plain = await serving.batchedRun(asked);
+      expect(plain.text).toMatch(/^Good morning/);
+      const prompt = 'good morning. good day, how are you? fine.';
+      const prompted = await serving.batchedRun({ ...asked, prompt });
+      expect(prompted.text).toMatch(/^good morning/);
+    });
+
     it('[22.16] hears what follows after 30 seconds of silence', async () => {
       const samples = new Int16Array(
         clip.buffer.slice(clip.byteOffset + 44, clip.byteOffset + clip.length),

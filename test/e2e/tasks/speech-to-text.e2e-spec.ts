@@ -4,6 +4,7 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import * as tokenizers from '@huggingface/tokenizers';
 import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import {
   createServing,
@@ -18,17 +19,22 @@ import {
   type SpeechToWrite,
   speechToText,
   type Transcript,
+  type TranscriptWindow,
 } from 'nestjs-serving/tasks';
 import { AudioReader } from '../../../lib/extensions/tasks/audio.js';
 import { LogMel } from '../../../lib/extensions/tasks/log-mel.js';
-import { likeliest, partsOf } from '../../../lib/extensions/tasks/transcriber.js';
+import { nextToken, partsOf, samplerOf } from '../../../lib/extensions/tasks/transcriber.js';
+import { wordsOf } from '../../../lib/extensions/tasks/word-times.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { missing } from '../../fixtures/http/server-process.js';
 import { until } from '../../fixtures/async/streams.js';
 import { silenceLog } from '../../fixtures/silent-log.js';
 import { readTiny, tinyFiles } from '../../fixtures/tasks/tiny-models.js';
 
-const { cases, mel } = JSON.parse(readTiny('speech/answers.json').toString()) as {
+/** Python's word; times are null if its rounding decides. */
+type Word = readonly [text: string, start: number | null, end: number | null];
+
+const { cases, prompted, split, mel } = JSON.parse(readTiny('speech/answers.json').toString()) as {
   readonly cases: readonly {
     readonly from: number;
     readonly to: number;
@@ -44,6 +50,21 @@ const { cases, mel } = JSON.parse(readTiny('speech/answers.json').toString()) as
       compressionRatio: number,
       silence: number,
     ])[];
+    readonly words: readonly Word[];
+  }[];
+  readonly prompted: readonly {
+    readonly from: number;
+    readonly to: number;
+    readonly prompt: string | false;
+    readonly previousText: boolean;
+    readonly segments: readonly (readonly [text: string, start: number, end: number])[];
+    readonly words: readonly Word[];
+  }[];
+  /** Python's words of texts. */
+  readonly split: readonly {
+    readonly tokens: readonly number[];
+    readonly language: string;
+    readonly words: readonly string[];
   }[];
   readonly mel: readonly number[];
 };
@@ -71,7 +92,11 @@ afterEach(async () => {
 async function launch(
   options: Partial<SpeechToTextOptions> = {},
 ): Promise<LocalServing<Speech, Transcript>> {
-  const serving = createServing(speechToText({ name: 'ear', model: folder, ...options }));
+  // Python's likeliest tokens. Those of random weights are so unlikely that others would be drawn.
+  const likeliest = { temperature: 0 };
+  const serving = createServing(
+    speechToText({ name: 'ear', model: folder, ...likeliest, ...options }),
+  );
   started.push(serving);
   await serving.start();
   return serving;
@@ -95,10 +120,23 @@ function inputOf({ from, to, asked, task }: (typeof cases)[number]): SpeechToWri
 }
 
 /** Python's segments as ours: without spaces around their texts, and without empty ones. */
-function segmentsOf({ segments }: (typeof cases)[number]): object[] {
+function segmentsOf({ segments }: Pick<(typeof cases)[number], 'segments'>): object[] {
   return segments
     .map(([text, start, end]) => ({ text: text.trim(), start, end }))
     .filter(({ text }) => text !== '');
+}
+
+/** Python's words as ours: without spaces around their texts. */
+function wordsLike({ words }: Pick<(typeof cases)[number], 'words'>): object[] {
+  return words.map(([text, start, end]) => ({
+    text: text.trim(),
+    start: start ?? expect.any(Number),
+    end: end ?? expect.any(Number),
+  }));
+}
+
+function isPoor({ logprob, compressionRatio }: TranscriptWindow): boolean {
+  return logprob < -1 || compressionRatio > 2.4;
 }
 
 describe('speechToText', () => {
@@ -177,6 +215,154 @@ describe('speechToText', () => {
     expect(mel.length).toBeGreaterThan(800);
     expect(Math.max(...apart)).toBeLessThan(1e-4);
   });
+
+  it("[22.29] gives Python's times of words, and none to a call that does not ask", async () => {
+    const serving = await launch();
+    let timed = 0;
+    for (const each of cases) {
+      const { segments } = await serving.batchedRun({ ...inputOf(each), words: true });
+      expect(segments.flatMap((segment) => segment.words!)).toEqual(wordsLike(each));
+      timed += each.words.filter(([, start]) => start !== null).length;
+      const plain = await serving.batchedRun(inputOf(each));
+      expect(plain.segments).toEqual(segments.map((segment) => ({ ...segment, words: undefined })));
+    }
+    expect(timed).toBeGreaterThan(50);
+  });
+
+  it.each(split)(
+    '[22.29] splits into the words of Python: $words',
+    ({ tokens, language, words }) => {
+      const { Tokenizer } = tokenizers;
+      const tokenizer = new Tokenizer(json('tokenizer.json'), {});
+      const decode = (ids: readonly number[]) => tokenizer.decode([...ids]);
+      const found = wordsOf(tokens, decode, language);
+      expect(found.map(({ text }) => text)).toEqual(words);
+      expect(found.flatMap(({ from, to }) => [from, to])).toEqual([
+        0,
+        ...found.slice(1).flatMap(({ from }) => [from, from]),
+        tokens.length,
+      ]);
+    },
+  );
+
+  it.each([
+    ['no heads', { alignment_heads: undefined }],
+    ['heads of a layer without an output', { alignment_heads: [[7, 0]] }],
+  ])('[22.29] refuses words in words if the model has %s', async (_, others) => {
+    const generation = { ...json('generation_config.json'), ...others };
+    const serving = await launch({
+      model: { from: filesWith({ 'generation_config.json': generation }) },
+    });
+    const audio = samples.subarray(0, 16_000);
+    const refused = serving.batchedRun({ audio, words: true });
+    await expect(refused).rejects.toThrow(InvalidInputError);
+    await expect(refused).rejects.toThrow(/gives no times of words: it needs alignment_heads in/);
+    await expect(serving.batchedRun(audio)).resolves.toMatchObject({ language: 'fr' });
+  });
+
+  it('[22.29] A head that the decoder does not have fails the call, not its neighbour', async () => {
+    const generation = { ...json('generation_config.json'), alignment_heads: [[0, 9]] };
+    const serving = await launch({
+      model: { from: filesWith({ 'generation_config.json': generation }) },
+    });
+    const audio = samples.subarray(0, 16_000);
+    const [timed, plain] = [serving.batchedRun({ audio, words: true }), serving.batchedRun(audio)];
+    await expect(timed).rejects.toThrow('alignment_heads names head 9 of layer 0, and it has 2');
+    await expect(plain).resolves.toMatchObject({ language: 'fr' });
+  });
+
+  it.each(prompted)(
+    '[22.30] hears as Python does behind a prompt ($prompt) and the text before ($previousText)',
+    async ({ from, to, prompt, previousText, ...expected }) => {
+      const serving = await launch();
+      const { segments } = await serving.batchedRun({
+        audio: samples.slice(from, to),
+        language: 'en',
+        words: true,
+        previousText,
+        ...(prompt !== false && { prompt }),
+      });
+      expect(segments.map(({ text, start, end }) => ({ text, start, end }))).toEqual(
+        segmentsOf(expected),
+      );
+      expect(segments.flatMap((segment) => segment.words!)).toEqual(wordsLike(expected));
+    },
+  );
+
+  it('[22.30] refuses prompts that the model cannot follow', async () => {
+    const serving = await launch();
+    const audio = samples.subarray(0, 16_000);
+    const refused: readonly (readonly [unknown, new () => Error, RegExp])[] = [
+      ['<|en|> hello', InvalidInputError, /prompt: .*given a text with "<\|en\|>", a special/],
+      ['at <|0.02|>', InvalidInputError, /prompt: .*given a text with "<\|0.02\|>"/],
+      ['x'.repeat(200), RequestTooLargeError, /prompt: .*at most 23 tokens, and one has/],
+      ['x'.repeat(100_000), RequestTooLargeError, /100000 characters/],
+      [5, InvalidInputError, /was given the prompt 5; allowed is a text/],
+    ];
+    for (const [prompt, type, message] of refused) {
+      const call = serving.batchedRun({ audio, prompt } as SpeechToWrite);
+      await expect(call).rejects.toThrow(message);
+      await expect(call).rejects.toBeInstanceOf(type);
+    }
+    await expect(serving.batchedRun({ audio, prompt: '  ' })).resolves.toEqual(
+      await serving.batchedRun(audio),
+    );
+  });
+
+  it('[22.30] A model that follows on no text says so', async () => {
+    const tokenizer = json('tokenizer.json') as { added_tokens: { content: string }[] };
+    const added = tokenizer.added_tokens.filter(({ content }) => content !== '<|startofprev|>');
+    const serving = await launch({
+      model: { from: filesWith({ 'tokenizer.json': { ...tokenizer, added_tokens: added } }) },
+    });
+    const audio = samples.subarray(0, 16_000);
+    for (const asked of [{ prompt: 'Names' }, { previousText: true }]) {
+      await expect(serving.batchedRun({ audio, ...asked })).rejects.toThrow(
+        /has no token <\|startofprev\|>, so it follows on no text; leave out prompt and previousText/,
+      );
+    }
+  });
+
+  it('[22.31] A window is read again at higher temperatures while its text is poor', async () => {
+    const serving = await launch({ temperature: undefined });
+    let poorOnes = 0;
+    for (const each of cases) {
+      const { segments } = await serving.batchedRun(inputOf(each));
+      expect(await serving.batchedRun(inputOf(each))).toMatchObject({ segments });
+      const first = await serving.batchedRun({ ...inputOf(each), temperature: 0 });
+      // Later windows begin elsewhere if the first one's text is another.
+      const [one, other] = [first.segments[0]?.window, segments[0]?.window];
+      if (one && other && isPoor(one) && one.start === other.start) {
+        expect(other.temperature).toBeGreaterThan(0);
+        expect(!isPoor(other) || other.temperature === 1).toBe(true);
+        poorOnes++;
+      }
+    }
+    expect(poorOnes).toBeGreaterThan(5);
+  });
+
+  it('[22.31] The text of a high temperature is no text that the next window follows on', async () => {
+    const serving = await launch({ language: 'en' });
+    const hear = (temperature: number | number[], previousText: boolean) =>
+      serving.batchedRun({ audio: samples, temperature, previousText });
+    expect(await hear(0.6, true)).toEqual(await hear(0.6, false));
+    expect(await hear(0.5, true)).not.toEqual(await hear(0.5, false));
+    expect(await hear([0, 0], false)).toEqual(await hear(0, false));
+  });
+
+  it.each([-0.1, 1.1, NaN, '0', [], [2], Array<number>(17).fill(0)])(
+    '[22.31] refuses the temperature %j',
+    async (temperature) => {
+      const serving = await launch();
+      const asked = { audio: samples.subarray(0, 16_000), temperature } as SpeechToWrite;
+      await expect(serving.batchedRun(asked)).rejects.toThrow(
+        /was given the temperature .*; allowed is a number from 0 to 1, or a list of 1 to 16/,
+      );
+      expect(() =>
+        speechToText({ name: 'ear', model: folder, temperature: temperature as number }),
+      ).toThrow(/option "temperature" is .*; allowed is a number from 0 to 1/);
+    },
+  );
 
   it('[22.17] refuses what is no speech, for its caller alone', async () => {
     const serving = await launch({ maxSeconds: 5, maxBytes: 100_000 });
@@ -459,6 +645,7 @@ describe("Whisper's rules", () => {
     latestBegin: 3,
     suppressed: [1],
     suppressedFirst: [2],
+    previous: undefined,
     languages: {},
     most: 20,
   };
@@ -466,7 +653,7 @@ describe("Whisper's rules", () => {
   function after(before: readonly number[], likely: Readonly<Record<number, number>>): number {
     const logits = new Float32Array(20).fill(-5);
     Object.entries(likely).forEach(([token, logit]) => (logits[Number(token)] = logit));
-    return likeliest(logits, before, tokens).token;
+    return nextToken(logits, before, tokens, samplerOf(0)).token;
   }
 
   it.each([

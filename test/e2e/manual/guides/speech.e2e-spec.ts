@@ -10,10 +10,11 @@ import {
 import { FileInterceptor } from '@nestjs/platform-express';
 import { ApiKeyGuard, InjectServing, ServingModule, type ServingOf } from 'nestjs-serving';
 import { OpenAIModule } from 'nestjs-serving/openai';
-import { speechToText, type Transcript } from 'nestjs-serving/tasks';
+import { speechToText, type Transcript, type TranscriptWord } from 'nestjs-serving/tasks';
 // #endregion
 import { readFileSync } from 'node:fs';
 import { expect, it } from '@jest/globals';
+import { getServingToken } from 'nestjs-serving';
 import { describeUnless } from '../../../fixtures/describe-unless.js';
 import { missing } from '../../../fixtures/http/server-process.js';
 import { useTaskModels } from '../../../fixtures/tasks/use-task-models.js';
@@ -64,6 +65,17 @@ export async function printAsHeard(
 }
 // #endregion
 
+// #region words
+export async function timesOf(
+  serving: ServingOf<typeof ear>,
+  recording: Uint8Array,
+): Promise<readonly TranscriptWord[]> {
+  const asked = { audio: recording, prompt: 'Lovelace, Babbage', words: true };
+  const { segments } = await serving.batchedRun(asked);
+  return segments.flatMap(({ words = [] }) => words); // [{ text: 'Lovelace,', start: 0.4, end: 0.82 }, ...]
+}
+// #endregion
+
 const start = useTaskModels();
 
 describeUnless(missing('ffmpeg'), 'The manual on speech', () => {
@@ -72,6 +84,12 @@ describeUnless(missing('ffmpeg'), 'The manual on speech', () => {
     const bytes = readFileSync('sample/03-audio-streams/clip/speech.wav');
     const { text, language } = await app.get(NotesController).write({ buffer: bytes });
     expect([text.length > 2, language]).toEqual([true, 'fr']);
+    const words = await timesOf(app.get<ServingOf<typeof ear>>(getServingToken(ear)), bytes);
+    expect(words[0]).toEqual({
+      text: expect.any(String),
+      start: expect.any(Number),
+      end: expect.any(Number),
+    });
 
     await app.listen(0);
     const form = new FormData();

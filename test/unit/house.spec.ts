@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 338,
-  'thousand characters of code in lib': 1519.3,
+  'thousand characters of code in lib': 1522.2,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 49.2,
+  'thousand words of comments': 49.4,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -43,9 +43,9 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 134.3,
-  openai: 74.7,
+  openai: 75,
   opentelemetry: 14.5,
-  tasks: 261.9,
+  tasks: 264.5,
   terminus: 1.5,
   testing: 12.1,
 };

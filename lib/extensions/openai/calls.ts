@@ -20,6 +20,8 @@ export interface Embedding {
 export interface RankedDocument {
   readonly index: number;
   readonly score: number;
+  /** Missing in a serving that isn't a `rerank`. */
+  readonly tokens?: number;
 }
 
 /**
@@ -101,21 +103,32 @@ export async function rankDocuments(
   const documents = listIn('documents', body['documents'], inputs).map(documentOf);
   const top = fieldIn(body, 'top_n', 'a whole number from 1 on', isCount);
   const returns = fieldIn(body, 'return_documents', 'true or false', isFlag) ?? false;
-  const input = { query, documents, ...(top !== undefined && { top }) };
+  // All of them, since each one's tokens count.
+  const input = { query, documents };
   const ranked = (await naming(
     (message) => /^(?:query|documents\[\d+\])(?=: )/.exec(message)?.[0],
     () => serving.batchedRun(input, options),
   )) as readonly RankedDocument[];
+  const usage = tokensOf(ranked);
   return {
     id: randomUUID(),
     model: id,
-    results: ranked.map(({ index, score }) => ({
+    results: ranked.slice(0, top).map(({ index, score }) => ({
       index,
       relevance_score: score,
       ...(returns && { document: { text: documents[index] } }),
     })),
-    meta: { api_version: { version } },
+    meta: { api_version: { version }, ...(usage && { tokens: { input_tokens: usage } }) },
+    ...(usage && { usage: { prompt_tokens: usage, total_tokens: usage } }),
   };
+}
+
+/** Tokens of all documents; undefined if the serving does not count them. */
+function tokensOf(ranked: readonly RankedDocument[]): number | undefined {
+  return ranked.reduce<number | undefined>(
+    (sum, { tokens }) => (sum === undefined || tokens === undefined ? undefined : sum + tokens),
+    0,
+  );
 }
 
 /** Query of a request to rank documents. */

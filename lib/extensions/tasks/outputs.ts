@@ -39,6 +39,7 @@ const OF_EMBEDDERS = [
  * First of the named outputs, or else the only one.
  *
  * @param rank the number of its axes
+ * @param advice remedy for another model
  * @throws InvalidServingError for another task's model
  */
 export function readOutput(
@@ -46,13 +47,14 @@ export function readOutput(
   outputs: readonly TensorSignature[],
   names: readonly string[],
   rank: number,
+  advice?: string,
 ): TensorSignature {
   const named = names.flatMap((name) => outputs.find((each) => each.name === name) ?? []);
   const [only, ...others] = outputs;
   const isOwn = others.length === 0 && only && !OF_EMBEDDERS.includes(only.name);
   const found = named[0] ?? (isOwn ? only : undefined);
   if (found?.shape.length !== rank) {
-    throw otherModel(owner, `the output ${names.join(' or ')} of ${rank} axes`, outputs);
+    throw otherModel(owner, `the output ${names.join(' or ')} of ${rank} axes`, outputs, advice);
   }
   return found;
 }

@@ -17,12 +17,11 @@ import {
   readOutput,
   sigmoid,
 } from './outputs.js';
-import { pairsOf } from './pairs.js';
+import { pairsOf, tokenizingPairs } from './pairs.js';
 import { activationIn } from './python-settings.js';
 import { oneOf } from './task-model.js';
 import { isText, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import type { TextFiles } from './text-tokenizer.js';
-import { tokenizing } from './tokenizing.js';
+import type { PairTemplate, TextFiles } from './text-tokenizer.js';
 
 /** Query, and documents to order by it. */
 export interface DocumentsToRank {
@@ -44,6 +43,8 @@ export interface RankedDocument {
   readonly index: number;
   /** Score of its answer to the query. */
   readonly score: number;
+  /** Tokens that the model read for it, including the query and special tokens. */
+  readonly tokens: number;
 }
 
 /** Options of {@link rerank} and of any serving. */
@@ -56,13 +57,36 @@ export interface RerankOptions extends TextTaskOptions<DocumentsToRank, readonly
    * @default 'sigmoid'
    */
   readonly scores?: 'sigmoid' | 'raw';
+  /**
+   * Text that the model reads for a document, with `{query}` and behind it `{document}` in their
+   * places. Rerankers made of language models need it, with the special tokens of their model card.
+   *
+   * @default the tokenizer's form of pairs
+   */
+  readonly template?: string;
 }
 
 const rules: Rules = {
   tooLong: oneOf('refuse', 'cut'),
   overlap: { check: () => false, allowed: 'nothing here: pairs have no windows' },
   scores: oneOf('sigmoid', 'raw'),
+  template: {
+    check: (value) => pairIn(value) !== undefined,
+    allowed: 'a text with {query} once, and {document} once behind it',
+  },
 };
+
+/** Text around the places; undefined if the template has others. */
+function pairIn(template: unknown): PairTemplate | undefined {
+  if (typeof template !== 'string') {
+    return undefined;
+  }
+  const [head, middle, tail, ...more] = template.split(/\{(?:query|document)\}/);
+  const isWhole = more.length === 0 && tail !== undefined;
+  return isWhole && template === `${head}{query}${middle}{document}${tail}`
+    ? { head: head!, middle: middle!, tail }
+    : undefined;
+}
 
 /**
  * Serving that orders documents by how well they answer a query, with a cross-encoder. Each
@@ -76,9 +100,15 @@ const rules: Rules = {
 export function rerank(
   options: RerankOptions,
 ): ServingDefinition<DocumentsToRank, readonly RankedDocument[]> {
-  const { scores } = options;
+  const { scores, template } = options;
   const own: Reranker = new TextModel('rerank', options, rules, {
-    tokenizer: (files, limits) => tokenizing(files, limits),
+    pair: pairIn(template),
+    tokenizer: (files, limits) =>
+      tokenizingPairs(
+        files,
+        limits,
+        'if its model card states a template, give it as the option template',
+      ),
     facts: (files) => warnOfActivation(files, scores),
     output: (outputs) => readScores(own.owner, outputs),
   });
@@ -87,12 +117,17 @@ export function rerank(
     ...own.definition,
     async preprocess(input, context) {
       const { query, documents, top } = asked(own.owner, input);
-      return { batch: await pairsOf(context, { query }, { documents }), info: { top } };
+      const { batch, tokens } = await pairsOf(context, { query }, { documents });
+      return { batch, info: { top, tokens } };
     },
-    postprocess(outputs, { info: { top } }) {
+    postprocess(outputs, { info: { top, tokens } }) {
       const logits = outputOf(own.owner, outputs, 'logits');
       return logitsOf(own.owner, logits)
-        .map((logit, index) => ({ index, score: scores === 'raw' ? logit : sigmoid(logit) }))
+        .map((logit, index) => ({
+          index,
+          score: scores === 'raw' ? logit : sigmoid(logit),
+          tokens: tokens[index]!,
+        }))
         .toSorted((one, other) => other.score - one.score)
         .slice(0, top);
     },
@@ -115,7 +150,9 @@ async function warnOfActivation(files: TextFiles, scores: RerankOptions['scores'
 
 /** @throws InvalidServingError unless the output is one or two logits */
 function readScores(owner: string, outputs: readonly TensorSignature[]): TensorSignature {
-  const output = readOutput(owner, outputs, ['logits'], 2);
+  const advice =
+    'use a model of this task; the weights of a language model can be converted to one label';
+  const output = readOutput(owner, outputs, ['logits'], 2, advice);
   const width = output.shape.at(-1);
   if (typeof width === 'number' && width > 2) {
     throw otherModel(owner, 'one logit of a document, or two', outputs);
@@ -148,6 +185,7 @@ type Definition = ServingDefinition<
 
 interface Info {
   readonly top: number | undefined;
+  readonly tokens: readonly number[];
 }
 
 function asked(owner: string, input: DocumentsToRank): DocumentsToRank {

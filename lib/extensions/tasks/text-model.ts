@@ -12,7 +12,13 @@ import { AddedTokens } from './added-tokens.js';
 import { sentenceSettings } from './python-settings.js';
 import { configIn, needFile } from './repository.js';
 import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
-import { type TextFiles, TextLimits, type Tokens, type TooLong } from './text-tokenizer.js';
+import {
+  type PairTemplate,
+  type TextFiles,
+  TextLimits,
+  type Tokens,
+  type TooLong,
+} from './text-tokenizer.js';
 import {
   checkTokenizer,
   contentOf,
@@ -114,6 +120,7 @@ interface Parts<Own, Words> {
   /** Most tokens by default, if the model reads more. */
   readonly usual?: number;
   readonly isNeverCut?: boolean;
+  readonly pair?: PairTemplate | undefined;
   readonly ofModel?: Rules;
 }
 
@@ -154,10 +161,11 @@ export class TextModel<Input, Output, Own, Words = Tokenizing> extends ModelOfTa
       maxTokens,
       tooLong,
       overlap: this.overlapOf(maxTokens),
-      cutsBeginning: cutsBeginning(files),
+      cutsBeginning: !this.parts.pair && cutsBeginning(files),
       canBeCut: !this.parts.isNeverCut,
       specialTokens: specialTokens === 'accept' ? [] : [...new AddedTokens(tokenizerJson).special],
       areText: specialTokens === 'text',
+      pair: this.parts.pair,
     });
     const own = await this.parts.facts(files);
     return {

@@ -42,6 +42,15 @@ export interface LimitsOfTexts {
   readonly specialTokens: readonly string[];
   /** Reads them as plain text. */
   readonly areText?: boolean;
+  /** Form of pairs, in place of the tokenizer's. */
+  readonly pair?: PairTemplate | undefined;
+}
+
+/** The serving's own text around a pair, with special tokens. */
+export interface PairTemplate {
+  readonly head: string;
+  readonly middle: string;
+  readonly tail: string;
 }
 
 /**
@@ -274,10 +283,41 @@ export class TextTokenizer {
    * @throws as `encode`
    */
   encodePair(text: string, other: string): Tokens {
+    const { pair } = this.limits.limits;
+    if (pair) {
+      return this.filled(pair, text, other);
+    }
     if (this.first?.text !== text) {
       this.first = { text, tokens: this.tokensOf(text) };
     }
     return this.cut(this.first.tokens, this.tokensOf(other));
+  }
+
+  /** True if a pair's texts get tokens between them. */
+  get separatesPairs(): boolean {
+    return this.around.pair > this.around.single;
+  }
+
+  /** Both texts join the template's words next to them; only the second one is cut. */
+  private filled({ head, middle, tail }: PairTemplate, text: string, other: string): Tokens {
+    const before = head + text + middle;
+    if (this.first?.text !== before) {
+      this.checkText(text);
+      this.first = { text: before, tokens: this.tokenizer.tokenize(before) };
+    }
+    const end = this.tokenizer.tokenize(tail);
+    const { serving, maxTokens } = this.limits;
+    const room = maxTokens - end.length;
+    if (this.first.tokens.length >= room) {
+      throw new RequestTooLargeError(
+        `Serving "${serving}" reads texts of at most ${maxTokens} tokens, and its template has ` +
+          `${this.first.tokens.length + end.length} with this text; shorten it`,
+      );
+    }
+    const tokens = this.tokensOf(other, before, this.first.tokens);
+    this.limits.checkTokens(tokens.length + end.length);
+    const ids = [...tokens.slice(0, room), ...end].map((token) => this.idOf(token));
+    return { ids, types: typesOf(ids.length) };
   }
 
   private cut(one: string[], other?: string[]): Tokens {
@@ -297,13 +337,13 @@ export class TextTokenizer {
     return { ids: tokens.map((token) => this.idOf(token)), types };
   }
 
-  private tokensOf(text: string, before = ''): string[] {
+  private tokensOf(text: string, before = '', ofBefore?: readonly string[]): string[] {
     const { limits, tokenizer } = this;
     const readable = limits.readable(text, before);
     const tokens = tokenizer.tokenize(readable);
     limits.checkReadable(before + text, readable, tokens.length);
     const special = tokens.filter((token) => this.special.has(token));
-    const own = special.length > 0 && before !== '' ? tokenizer.tokenize(before) : [];
+    const own = ofBefore ?? (special.length > 0 && before !== '' ? tokenizer.tokenize(before) : []);
     // Normalisation makes them of other characters, such as full-width ones.
     if (special.length > own.filter((token) => this.special.has(token)).length) {
       throw limits.specialToken(special.at(-1)!);

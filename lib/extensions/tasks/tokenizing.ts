@@ -152,6 +152,10 @@ export class Tokenizing {
     return this.here.lengthBefore(text);
   }
 
+  get separatesPairs(): boolean {
+    return this.here.separatesPairs;
+  }
+
   /** See `TextTokenizer.encode`. */
   encode(call: Call, text: string, before = ''): Tokens | Promise<Tokens> {
     this.limits.checkCharacters(text.length + before.length);

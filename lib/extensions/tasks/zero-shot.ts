@@ -21,10 +21,9 @@ import {
   sigmoid,
   softmax,
 } from './outputs.js';
-import { pairsOf } from './pairs.js';
+import { pairsOf, tokenizingPairs } from './pairs.js';
 import { oneOf } from './task-model.js';
 import { isText, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
-import { tokenizing } from './tokenizing.js';
 
 /** Text, and labels of the call's own. */
 export interface TextToLabel {
@@ -89,7 +88,12 @@ export function zeroShotClassification(
 ): ServingDefinition<TextToLabel, readonly LabelScore[]> {
   const { template = 'This example is {}.', multiLabel = false } = options;
   const own: ZeroShot = new TextModel('zeroShotClassification', options, rules, {
-    tokenizer: (files, limits) => tokenizing(files, limits),
+    tokenizer: (files, limits) =>
+      tokenizingPairs(
+        files,
+        limits,
+        'if its scores are poor, use a model with its own form of pairs, such as BERT',
+      ),
     facts: async ({ config }) => factsIn(own.owner, labelsIn(config)),
     output: (outputs, { own: facts }) => readLogits(own.owner, outputs, facts.labels),
   });
@@ -100,7 +104,7 @@ export function zeroShotClassification(
       const { text, labels, multiLabel: areApart = multiLabel } = asked(own.owner, input);
       const hypotheses = labels.map((label) => template.replace(PLACE, () => label));
       await refuseCut(own.owner, context, hypotheses);
-      const batch = await pairsOf(context, { text }, { labels: hypotheses });
+      const { batch } = await pairsOf(context, { text }, { labels: hypotheses });
       return { batch, info: { labels, areApart } };
     },
     postprocess(outputs, { info, facts }) {

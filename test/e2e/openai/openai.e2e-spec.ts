@@ -15,8 +15,10 @@ import { map } from 'rxjs';
 import {
   ApiKeyGuard,
   defineServing,
+  getServingToken,
   type ServingDefinition,
   ServingModule,
+  type ServingOf,
   type ServingOptions,
   ServingService,
 } from 'nestjs-serving';
@@ -255,6 +257,10 @@ describeOnPlatforms("OpenAI's API", (listen) => {
     const { query, documents, scores } = answers;
     const body = { model: 'reranker', query, documents };
     const order = [...scores.keys()].toSorted((a, b) => scores[b]! - scores[a]!);
+    const ranked = await site.app
+      .get<ServingOf<typeof reranker>>(getServingToken('reranker'))
+      .batchedRun({ query, documents });
+    const tokens = ranked.reduce((sum, each) => sum + each.tokens, 0);
 
     for (const version of ['1', '2']) {
       const { status, body: reply } = await site.post(`/v${version}/rerank`, body);
@@ -266,13 +272,15 @@ describeOnPlatforms("OpenAI's API", (listen) => {
           index,
           relevance_score: expect.closeTo(1 / (1 + Math.exp(-scores[index]!)), 5),
         })),
-        meta: { api_version: { version } },
+        meta: { api_version: { version }, tokens: { input_tokens: tokens } },
+        usage: { prompt_tokens: tokens, total_tokens: tokens },
       });
     }
     const objects = documents.map((text) => ({ text, source: 'mine' }));
     const more = { documents: objects, top_n: 2, return_documents: true };
     expect((await site.post('/v1/rerank', { ...body, ...more })).body).toMatchObject({
       results: order.slice(0, 2).map((index) => ({ index, document: { text: documents[index] } })),
+      usage: { total_tokens: tokens },
     });
   });
 

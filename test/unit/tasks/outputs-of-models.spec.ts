@@ -223,7 +223,8 @@ describe('A model of another task', () => {
     [
       'rerank, of tokens',
       cold(rerank(tagger)),
-      'as models for tokenClassification or textGeneration have',
+      'as models for tokenClassification or textGeneration have; use a model of this task; the ' +
+        'weights of a language model can be converted to one label',
     ],
     [
       'textClassification, of vectors',

@@ -4,6 +4,7 @@ import { InjectServing, ServingModule, type ServingOf } from 'nestjs-serving';
 import { rerank } from 'nestjs-serving/tasks';
 // #endregion
 import { expect, it } from '@jest/globals';
+import { getServingToken } from 'nestjs-serving';
 import { useTaskModels } from '../../../fixtures/tasks/use-task-models.js';
 
 // #region reranker
@@ -30,6 +31,26 @@ export class AnswersController {
 export class AnswersModule {}
 // #endregion
 
+// #region template
+export const judge = rerank({
+  name: 'judge',
+  model: 'hf:my-org/qwen3-reranker-seq-cls',
+  tooLong: 'cut',
+  template: `<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: Given a web search query, retrieve relevant passages that answer the query
+<Query>: {query}
+<Document>: {document}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+`,
+});
+// #endregion
+
 const start = useTaskModels();
 
 it("[22.6] The manual's reranker gives the best three documents", async () => {
@@ -38,4 +59,12 @@ it("[22.6] The manual's reranker gives the best three documents", async () => {
   const best = await app.get(AnswersController).best({ query: 'rows', documents });
   expect(best).toHaveLength(3);
   expect(best[0]!.score).toBeGreaterThan(best[2]!.score);
+});
+
+it("[22.32] The manual's template reaches a language model", async () => {
+  const app = await start({ imports: [ServingModule.forRoot({ servings: [judge] })] });
+  const serving = app.get<ServingOf<typeof judge>>(getServingToken(judge));
+  const [one] = await serving.batchedRun({ query: 'rows', documents: ['a batch'] });
+  expect(one).toEqual({ index: 0, score: expect.any(Number), tokens: expect.any(Number) });
+  expect(one!.tokens).toBeGreaterThan(50);
 });

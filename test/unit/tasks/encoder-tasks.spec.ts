@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os';
 import { setImmediate } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
 import {
   type BatchEndEvent,
   createServing,
@@ -9,7 +9,6 @@ import {
   type LocalServing,
   type ModelRunner,
   RequestTooLargeError,
-  type ServingDefinition,
 } from 'nestjs-serving';
 import {
   type ModelFiles,
@@ -18,25 +17,12 @@ import {
   textEmbedding,
   type TextEmbeddingOptions,
 } from '../../../lib/extensions/tasks/index.js';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { answers, readTiny, tinyFiles, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
 const { sentences, query, documents } = answers;
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
-
-async function start<Input, Output, Result, Info>(
-  definition: ServingDefinition<Input, Output, Result, Info>,
-): Promise<LocalServing<Input, Output>> {
-  const serving = createServing(definition);
-  started.push(serving);
-  await serving.start();
-  return serving;
-}
+const start = useTypedServings();
 
 /** The files of a model, with others in their place; undefined for none. */
 function filesOf(name: 'embedder' | 'classifier', others: Record<string, object | undefined> = {}) {

@@ -1,13 +1,8 @@
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import {
-  type BatchEndEvent,
-  createServing,
-  type LocalServing,
-  type ServingDefinition,
-} from 'nestjs-serving';
+import { describe, expect, it } from '@jest/globals';
+import { type BatchEndEvent, type ServingDefinition } from 'nestjs-serving';
 import { rerank, textClassification, textEmbedding } from 'nestjs-serving/tasks';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { readTiny, tinyFiles } from '../../fixtures/tasks/tiny-models.js';
 
 /** What Python makes of the texts, by family; `make_families.py` writes it. */
@@ -26,20 +21,7 @@ const { texts, query, embeddings, scores, labels } = JSON.parse(
 
 type Rows = readonly (readonly number[])[];
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
-
-async function start<Input, Output>(
-  definition: ServingDefinition<Input, Output>,
-): Promise<LocalServing<Input, Output>> {
-  const serving = createServing(definition);
-  started.push(serving);
-  await serving.start();
-  return serving;
-}
+const start = useTypedServings();
 
 const optionsOf = (family: string) => ({
   name: 'net',

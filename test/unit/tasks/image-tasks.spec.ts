@@ -2,12 +2,10 @@ import { mkdtemp, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import {
-  createServing,
   InvalidInputError,
   InvalidServingError,
-  type LocalServing,
   RequestTooLargeError,
   type ServingDefinition,
   type Tensor,
@@ -22,23 +20,10 @@ import {
 import { numberOfFloat16 } from '../../../lib/doors/values.js';
 import { value } from '../../fixtures/models/models.js';
 import { node, onnxModel, type OnnxValue } from '../../fixtures/models/onnx-writer.js';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { imageAnswers, readTiny, tinyFiles, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
-
-async function start<Output>(
-  definition: ServingDefinition<ImageInput, Output>,
-): Promise<LocalServing<ImageInput, Output>> {
-  const serving = createServing(definition);
-  started.push(serving);
-  await serving.start();
-  return serving;
-}
+const start = useTypedServings();
 
 const image = (name: string): Buffer => readTiny(`images/${name}`);
 const pathOf = (name: string): string =>

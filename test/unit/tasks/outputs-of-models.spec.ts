@@ -1,10 +1,8 @@
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import {
-  createServing,
   InvalidInputError,
   InvalidOutputError,
   InvalidServingError,
-  type LocalServing,
   type ServingDefinition,
 } from 'nestjs-serving';
 import {
@@ -18,7 +16,7 @@ import {
   tokenClassification,
 } from 'nestjs-serving/tasks';
 import { node, onnxModel, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { readTiny, tinyFiles, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 import {
   lastToken,
@@ -29,20 +27,7 @@ import {
   withoutMask,
 } from '../../fixtures/tasks/written-models.js';
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
-
-async function start<Input, Output, Result, Info>(
-  definition: ServingDefinition<Input, Output, Result, Info>,
-): Promise<LocalServing<Input, Output>> {
-  const serving = createServing(definition);
-  started.push(serving);
-  await serving.start();
-  return serving;
-}
+const start = useTypedServings();
 
 const configOf = (name: string) =>
   JSON.parse(readTiny(`${name}/config.json`).toString()) as Record<string, unknown>;

@@ -1,21 +1,11 @@
 import { fileURLToPath } from 'node:url';
 import { Tokenizer } from '@huggingface/tokenizers';
-import { afterEach, beforeEach, expect, it } from '@jest/globals';
-import {
-  createServing,
-  InvalidInputError,
-  InvalidServingError,
-  type LocalServing,
-  RequestTooLargeError,
-} from 'nestjs-serving';
-import {
-  type DocumentsToRank,
-  type RankedDocument,
-  rerank,
-  type RerankOptions,
-} from 'nestjs-serving/tasks';
+import { expect, it } from '@jest/globals';
+import { InvalidInputError, InvalidServingError, RequestTooLargeError } from 'nestjs-serving';
+import { rerank, type RerankOptions } from 'nestjs-serving/tasks';
 import { InferenceSession, Tensor } from 'onnxruntime-node';
-import { silenceLog, warnings } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
+import { warnings } from '../../fixtures/silent-log.js';
 import { readTiny } from '../../fixtures/tasks/tiny-models.js';
 
 /** A language model with one label, whose tokenizer writes a pair as one text. */
@@ -37,18 +27,11 @@ const tokenizer = new Tokenizer(
 );
 const idsOf = (text: string) => tokenizer.encode(text, { add_special_tokens: false }).ids;
 
-const started: LocalServing<DocumentsToRank, readonly RankedDocument[]>[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
+const launch = useTypedServings();
 
-async function start(options: Partial<RerankOptions>) {
+function start(options: Partial<RerankOptions>) {
   const model = { from: folder, isolation: 'none' } as const;
-  const serving = createServing(rerank({ name: 'judge', model, maxTokens: 60, ...options }));
-  started.push(serving);
-  await serving.start();
-  return serving;
+  return launch(rerank({ name: 'judge', model, maxTokens: 60, ...options }));
 }
 
 /** The model's own number for these tokens. */

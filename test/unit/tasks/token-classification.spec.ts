@@ -1,6 +1,5 @@
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
+import { describe, expect, it } from '@jest/globals';
 import {
-  createServing,
   InvalidInputError,
   InvalidServingError,
   type LocalServing,
@@ -12,7 +11,7 @@ import {
   tokenClassification,
   type TokenClassificationOptions,
 } from '../../../lib/extensions/tasks/index.js';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { readTiny, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
 const TAGGERS = ['tagger', 'tagger-bytes'] as const;
@@ -26,17 +25,13 @@ const { texts, entities } = JSON.parse(readTiny('entities.json').toString()) as 
   readonly entities: Readonly<Record<Tagger, Record<EntityAggregation, readonly Found[][]>>>;
 };
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
+const begin = useTypedServings();
 
-async function launch(
+function launch(
   tagger: Tagger,
   options: Partial<TokenClassificationOptions> = {},
 ): Promise<LocalServing<string, readonly TextEntity[]>> {
-  const serving = createServing(
+  return begin(
     tokenClassification({
       name: 'net',
       model: tinyModel(tagger),
@@ -45,9 +40,6 @@ async function launch(
       ...options,
     }),
   );
-  started.push(serving);
-  await serving.start();
-  return serving;
 }
 
 function isClose(one: number, other: number): boolean {

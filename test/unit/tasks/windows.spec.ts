@@ -1,34 +1,15 @@
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import {
-  createServing,
-  InvalidServingError,
-  type LocalServing,
-  RequestTooLargeError,
-  type ServingDefinition,
-} from 'nestjs-serving';
+import { describe, expect, it } from '@jest/globals';
+import { InvalidServingError, RequestTooLargeError } from 'nestjs-serving';
 import {
   rerank,
   textClassification,
   textEmbedding,
   tokenClassification,
 } from 'nestjs-serving/tasks';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
-
-async function start<Input, Output>(
-  definition: ServingDefinition<Input, Output>,
-): Promise<LocalServing<Input, Output>> {
-  const serving = createServing(definition);
-  started.push(serving);
-  await serving.start();
-  return serving;
-}
+const start = useTypedServings();
 
 /** Words of one token each, so that windows of six tokens have four of them. */
 const WORDS = ['rows', 'batch', 'for', 'that', 'serving', 'call', 'one', 'run', 'its', 'key'];

@@ -1,12 +1,5 @@
-import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import {
-  createServing,
-  InvalidInputError,
-  InvalidServingError,
-  type LocalServing,
-  RequestTooLargeError,
-  type ServingDefinition,
-} from 'nestjs-serving';
+import { describe, expect, it } from '@jest/globals';
+import { InvalidInputError, InvalidServingError, RequestTooLargeError } from 'nestjs-serving';
 import {
   type LabelScore,
   textClassification,
@@ -15,23 +8,10 @@ import {
   type ZeroShotOptions,
 } from 'nestjs-serving/tasks';
 import { type ModelFiles } from '../../../lib/extensions/tasks/index.js';
-import { silenceLog } from '../../fixtures/silent-log.js';
+import { useTypedServings } from '../../fixtures/serving/use-servings.js';
 import { readTiny, tinyFiles } from '../../fixtures/tasks/tiny-models.js';
 
-const started: { close(): Promise<void> }[] = [];
-beforeEach(() => silenceLog());
-afterEach(async () => {
-  await Promise.all(started.splice(0).map((serving) => serving.close()));
-});
-
-async function start<Input, Output>(
-  definition: ServingDefinition<Input, Output>,
-): Promise<LocalServing<Input, Output>> {
-  const serving = createServing(definition);
-  started.push(serving);
-  await serving.start();
-  return serving;
-}
+const start = useTypedServings();
 
 /** The tiny classifier with these labels, as a model for inference has them. */
 function modelOf(labels: readonly string[], more: object = {}) {

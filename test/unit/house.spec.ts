@@ -12,12 +12,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 338,
-  'thousand characters of code in lib': 1522.2,
+  'files of lib': 339,
+  'thousand characters of code in lib': 1530.5,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.1,
   'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 49.4,
+  'thousand words of comments': 49.7,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 134.3,
   openai: 75,
   opentelemetry: 14.5,
-  tasks: 264.5,
+  tasks: 272.9,
   terminus: 1.5,
   testing: 12.1,
 };

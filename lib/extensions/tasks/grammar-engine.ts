@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { createRequire, Module } from 'node:module';
 import { isRecord } from '../../doors/options.js';
 import type { Grammar } from './answer-form.js';
+import { withPatterns } from './text-patterns.js';
 
 /** Package that holds answers to grammars. */
 export const GRAMMAR_PACKAGE = '@mlc-ai/web-xgrammar';
@@ -76,20 +77,19 @@ export class GrammarEngine {
     return new GrammarEngine(library, compiler);
   }
 
-  /** @param endTokens may follow where the grammar ends */
+  /**
+   * @param endTokens may follow where the grammar ends
+   * @throws PatternError for a pattern that answers can't be held to
+   */
   async open(grammar: Grammar, endTokens: readonly number[]): Promise<Matcher> {
     return this.library.GrammarMatcher.createGrammarMatcher(await this.compile(grammar), endTokens);
   }
 
   private async compile(grammar: Grammar): Promise<Compiled> {
-    const { compiled, compiler } = this;
+    const { compiled } = this;
     const key = typeof grammar === 'string' ? grammar : JSON.stringify(grammar);
     const known = compiled.get(key);
-    const made =
-      known ??
-      (typeof grammar === 'string'
-        ? await compiler.compileGrammar(grammar)
-        : await compiler.compileStructuralTag(grammar));
+    const made = known ?? (await this.compiledNow(await withPatterns(grammar)));
     compiled.delete(key);
     compiled.set(key, made);
     if (compiled.size > MOST_COMPILED) {
@@ -98,6 +98,12 @@ export class GrammarEngine {
       unused.dispose();
     }
     return made;
+  }
+
+  private compiledNow(grammar: Grammar): Promise<Compiled> {
+    return typeof grammar === 'string'
+      ? this.compiler.compileGrammar(grammar)
+      : this.compiler.compileStructuralTag(grammar);
   }
 }
 

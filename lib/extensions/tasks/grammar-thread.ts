@@ -2,6 +2,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf } from '../../doors/text.js';
 import { GrammarEngine, type Matcher } from './grammar-engine.js';
 import type { FromThread, GrammarFiles, ToThread } from './grammars.js';
+import { PatternError } from './text-patterns.js';
 
 const { file, tokenizer, endTokens } = workerData as GrammarFiles & { readonly file: string };
 const matchers = new Map<number, Matcher>();
@@ -31,6 +32,11 @@ parentPort!.on('message', (message: ToThread) => {
   last = last
     .then(() => handle(message))
     .catch((cause: unknown) => {
+      if (cause instanceof PatternError) {
+        const { message: refused } = cause;
+        parentPort!.postMessage({ id: message.id, refused } satisfies FromThread);
+        return;
+      }
       parentPort!.postMessage({ id: message.id, error: messageOf(cause) } satisfies FromThread);
       parentPort!.close();
     });

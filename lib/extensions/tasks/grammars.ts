@@ -18,9 +18,10 @@ export type ToThread =
   | { readonly id: number; readonly token: number }
   | { readonly id: number; readonly isClosed: true };
 
-/** Tokens that may follow, or the failure that ends the thread. */
+/** Tokens that may follow, why the grammar is refused, or the failure that ends the thread. */
 export type FromThread =
   | { readonly id: number; readonly mask: Int32Array }
+  | { readonly id: number; readonly refused: string }
   | { readonly id: number; readonly error: string };
 
 /** Far more milliseconds than a grammar or a token takes. */
@@ -77,6 +78,10 @@ export class Grammars {
       if (answer && 'mask' in message) {
         this.waiting.delete(answer);
         answer.receive(message.mask);
+      } else if (answer && 'refused' in message) {
+        this.open.delete(message.id);
+        this.waiting.delete(answer);
+        answer.fail(new InvalidInputError(`${owner} ${message.refused}`));
       } else if ('error' in message) {
         answer?.fail(new Error(`${owner} could not hold its answer to a form: ${message.error}`));
         this.lose(worker);

@@ -11,6 +11,7 @@ const LONGEST_GRAMMAR = 2 ** 16;
 /** Characters that the lengths of all strings count: each takes up to 30 ms to compile. */
 const MOST_COUNTED = 128;
 const MOST_ITEMS = 10_000;
+const LONGEST_PATTERN = 1000;
 /** Values in a schema, which take time on the event loop. */
 const MOST_PARTS = 10_000;
 
@@ -21,6 +22,8 @@ const ANNOTATIONS = new Set([
   '$defs',
   '$id',
   '$schema',
+  'contentEncoding',
+  'contentMediaType',
   'default',
   'definitions',
   'deprecated',
@@ -102,6 +105,23 @@ export interface Rules {
 export interface Lengths {
   counted: number;
 }
+
+/** Texts that a pattern allows. */
+export interface PatternTexts {
+  /** Place of the pattern in the caller's input. */
+  readonly place: string;
+  readonly pattern: string;
+  /** Fewest characters. */
+  readonly least: number;
+  /** Most characters. */
+  readonly most?: number;
+}
+
+/**
+ * Begins a rule with a {@link PatternTexts}. The thread of grammars puts the pattern's own rules in
+ * its place, `NAME-0` and on, since they may take a second.
+ */
+export const PATTERN_RULE = 'texts of ';
 
 /** JSON objects, on one line. */
 export const JSON_OBJECT: Rules = { root: 'object', others: [] };
@@ -458,10 +478,17 @@ class SchemaRules {
       this.checkCount(count, `${place}.${name}`);
     }
     if (pattern !== undefined) {
-      throw this.refuse(
-        `${place}.pattern`,
-        'is a keyword that answers cannot be held to; leave it out, or give a format',
-      );
+      if (!isPattern(pattern)) {
+        throw this.refuse(
+          `${place}.pattern`,
+          `is ${formatValue(pattern)}; give a regular expression of at most ${LONGEST_PATTERN} characters`,
+        );
+      }
+      // A format beside it describes what the pattern allows.
+      const name = `${this.prefix}text-${this.rules.size}`;
+      const texts = { place: `${place}.pattern`, pattern, least, most };
+      this.add(`${PATTERN_RULE}${JSON.stringify(texts)}`, name);
+      return this.add(`"\\"" ${name}-0`);
     }
     if (format !== undefined) {
       const rule = `format-${typeof format === 'string' ? format : ''}`;
@@ -536,6 +563,16 @@ class SchemaRules {
   /** Name of a rule that allows what one of these rules does. */
   private oneOf(rules: readonly string[]): string {
     return rules.length === 1 ? rules[0]! : this.add([...new Set(rules)].join(' | '));
+  }
+}
+
+function isPattern(pattern: unknown): pattern is string {
+  try {
+    return (
+      typeof pattern === 'string' && pattern.length <= LONGEST_PATTERN && !!new RegExp(pattern)
+    );
+  } catch {
+    return false;
   }
 }
 

@@ -62,6 +62,11 @@ const steps = {
 
   async forms() {
     const schema = z.object({ city: z.literal('Paris'), days: z.number().int().min(3).max(3) });
+    const dated = z.object({
+      day: z.iso.date(),
+      code: z.string().regex(/^[A-Z]{2}-\d{2}$/),
+      id: z.uuid(),
+    });
     const tools = { travel: tool({ inputSchema: schema, execute: () => 'booked' }) };
     const openai = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'secret' });
     const compatible = createOpenAICompatible({
@@ -97,6 +102,8 @@ const steps = {
       seen[name] = {
         object: (await generateObject({ ...options, schema })).object,
         streamedObject: await object.output,
+        // The client checks the patterns.
+        dated: Object.keys((await generateObject({ ...options, schema: dated })).object),
         called: toolCalls.map(({ toolName, input }) => [toolName, input]),
         results: toolResults.map(({ output }) => output),
         finishReason,

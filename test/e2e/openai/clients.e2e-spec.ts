@@ -366,6 +366,7 @@ describeUnless(openAIClientsMissing, "Clients of OpenAI's API", () => {
       const ofSdk = {
         object: visit.value,
         streamedObject: visit.value,
+        dated: ['day', 'code', 'id'],
         called,
         results: ['booked'],
         finishReason: 'tool-calls',

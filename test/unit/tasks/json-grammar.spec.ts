@@ -1,7 +1,9 @@
-import { afterAll, describe, expect, it } from '@jest/globals';
+import { afterAll, describe, expect, it, jest } from '@jest/globals';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import * as fc from 'fast-check';
+import { InvalidInputError } from 'nestjs-serving';
 import { Grammars, type HeldAnswer } from '../../../lib/extensions/tasks/grammars.js';
+import { withPatterns } from '../../../lib/extensions/tasks/text-patterns.js';
 import { grammarOf, jsonRules } from '../../../lib/extensions/tasks/json-grammar.js';
 
 const END = '</s>';
@@ -60,7 +62,32 @@ const number = fc
     ...(lower && { [lower]: from }),
     ...(upper && { [upper]: from + width }),
   }));
+/** Patterns of zod's formats, and others. */
+const patterns: Readonly<Record<string, string>> = {
+  email:
+    "^(?:[A-Za-z0-9_'+\\-]+\\.)*[A-Za-z0-9_'+\\-]*[A-Za-z0-9_+-]@(?:[A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$",
+  date: '^\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|02-(?:0[1-9]|1\\d|2[0-8]))$',
+  base64: '^$|^(?:[0-9a-zA-Z+/]{4})*(?:(?:[0-9a-zA-Z+/]{2}==)|(?:[0-9a-zA-Z+/]{3}=))?$',
+  begins: '^a\\.b',
+  letters: '^[a-zé漢]+$',
+  word: '^[^\\s@]+$',
+  dots: '^.*$',
+  others: '^[^A-Za-z ]*$',
+  lines: '^(.|\\n)*$',
+  alternatives: '^(?:yes|no|perhaps)$|^\\d',
+  escaped: '^[\\x00-\\x1f"\\\\]{1,3}$',
+};
+
 const text = fc.oneof(
+  fc.constantFrom(...Object.values(patterns)).map((pattern) => ({ type: 'string', pattern })),
+  fc
+    .tuple(fc.constantFrom('letters', 'others', 'lines', 'dots'), fc.nat(3), fc.nat(3))
+    .map(([name, minLength, more]) => ({
+      type: 'string',
+      pattern: patterns[name],
+      minLength,
+      maxLength: minLength + 1 + more,
+    })),
   fc.constant({ type: 'string' }),
   fc.constantFrom(...Object.keys(formats)).map((format) => ({ type: 'string', format })),
   fc.tuple(fc.nat(4), fc.option(fc.nat(3), { nil: undefined })).map(([minLength, more]) => ({
@@ -208,6 +235,10 @@ describe("A JSON schema's grammar", () => {
         { b: null },
         { a: null, b: null },
       ],
+      [{ type: 'string', format: 'email', pattern: patterns['email'] }, 'a.b@c.de', 'x@y.z.io'],
+      [{ type: 'string', pattern: 'x"\\\\|y', minLength: 3 }, 'ax"\\', 'aya', 'éy😀'],
+      [{ type: 'string', pattern: '' }, '', 'a', '\n"'],
+      [{ type: 'string', pattern: '\\_' }, '_', 'a_'],
     ];
     for (const [given, ...values] of cases) {
       const grammar = grammarFor(given);
@@ -224,6 +255,16 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'string', maxLength: 100 }, `"${'a'.repeat(101)}"`],
     [{ type: 'array', items: { type: 'null' }, maxItems: 1000 }, `[${'null, '.repeat(1000)}null]`],
     [{ type: 'string', minLength: 2, maxLength: 2 }, '"a"', '"abc"', '"a\t"'],
+    [
+      { type: 'string', pattern: patterns['email']! },
+      '"a@b"',
+      '"a b@c.de"',
+      '".a@c.de"',
+      '"a@c.d"',
+    ],
+    [{ type: 'string', pattern: '^a+$', maxLength: 2 }, '""', '"aaa"', '"b"', '"a\\n"'],
+    [{ type: 'string', pattern: '^[é]$' }, '"e"', '"漢"', '"éé"'],
+    [{ type: 'string', pattern: '^.$' }, '"\\n"', '"aa"', '"\\u0061"'],
     [{ type: 'string' }, '"\t"', '"\\x"', '"\\ud83d"', '"'],
     [{ type: 'object', properties: {} }, '{"a": 1}'],
     [{ type: 'object', properties: { a: {} }, required: ['a'] }, '{}', '{"b": 1}', '{ "a": 1}'],
@@ -239,9 +280,11 @@ describe("A JSON schema's grammar", () => {
     [false, 'schema is false; give a JSON schema that allows a value'],
     [{ type: 'text' }, 'schema.type is "text"; types are object, array'],
     [
-      { type: 'string', pattern: 'a' },
-      'schema.pattern is a keyword that answers cannot be held to',
+      { type: 'string', pattern: '(' },
+      'schema.pattern is "("; give a regular expression of at most',
     ],
+    [{ type: 'string', pattern: 5 }, 'schema.pattern is 5; give a regular expression'],
+    [{ type: 'string', pattern: 'a'.repeat(1001) }, 'of at most 1000 characters'],
     [{ properties: { a: { not: {} } } }, 'schema.properties.a.not is a keyword'],
     [{ type: 'integer', multipleOf: 2 }, 'schema.multipleOf is a keyword'],
     [{ type: 'integer', minLength: 2 }, 'schema.minLength does nothing beside its other keywords'],
@@ -290,4 +333,46 @@ describe("A JSON schema's grammar", () => {
   ])('[22.24] A schema that no grammar holds is refused: %j', (given, message) => {
     expect(() => grammarFor(given)).toThrow(message);
   });
+
+  it('[22.24] A pattern without the package that reads it says what to install', async () => {
+    jest.doMock('refa', () => {
+      throw new Error('Cannot find module');
+    });
+    const grammar = grammarFor({ type: 'string', pattern: 'a' });
+    await expect(withPatterns(grammar)).rejects.toThrow(
+      'schema.pattern is a keyword that needs the package refa; install it (npm install refa), or',
+    );
+    jest.dontMock('refa');
+    expect(await withPatterns(grammar)).toContain('text-0-0 ::= ');
+  });
+
+  it.each([
+    [{ pattern: '^(?=.*a)b' }, 'is "^(?=.*a)b", which answers cannot be held to: Assertions'],
+    [{ pattern: String.raw`(a|b)*\1` }, 'which answers cannot be held to'],
+    [{ pattern: '(a|b)*a(a|b){18}' }, 'which answers cannot be held to: The DFA is not allowed'],
+    [{ pattern: '^(x{1,50}){1,50}$' }, 'its texts have more than 500 places; give a shorter one'],
+    [{ pattern: '^a$', minLength: 2 }, 'is "^a$", and no text fits it and the lengths'],
+    [{ pattern: '^\\x01$' }, 'and no text fits it'],
+    [
+      { pattern: String.raw`^\p{L}+$` },
+      'beyond ASCII a place may have all characters, or at most 512',
+    ],
+    [{ pattern: '^.{1,130}$' }, 'makes the patterns of all strings too large; leave some out'],
+  ])(
+    '[22.24] A pattern that no grammar holds is refused for its call alone: %j',
+    async (given, message) => {
+      const other = grammars.hold(grammarFor({ type: 'null' }), [end]);
+      const answer = grammars.hold(grammarFor({ type: 'string', ...given }), [end]);
+      await answer.ready();
+      expect(answer.failure).toBeInstanceOf(InvalidInputError);
+      expect(answer.failure!.message).toContain(
+        `A test was given a JSON schema whose schema.pattern `,
+      );
+      expect(answer.failure!.message).toContain(message);
+      answer.close();
+      await other.ready();
+      expect(other.failure).toBeUndefined();
+      other.close();
+    },
+  );
 });

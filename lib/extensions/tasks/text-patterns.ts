@@ -1,0 +1,301 @@
+import type { CharRange, CharSet, DFA as Automaton, Element, NoParent } from 'refa';
+import { formatValue, messageOf } from '../../doors/text.js';
+import type { Grammar } from './answer-form.js';
+import { PATTERN_RULE, type PatternTexts } from './json-grammar.js';
+
+type Library = typeof import('refa');
+
+/** Parts of a pattern, and places in its texts. */
+const MOST_PARTS = 4000;
+const MOST_STATES = 500;
+/** Places, of all patterns together, with many next characters: each takes up to 30 ms to compile. */
+const MOST_BROAD = 128;
+const LONGEST_RULES = 2 ** 19;
+
+const RULE = new RegExp(`^(\\S+) ::= ${PATTERN_RULE}(.*)$`, 'gm');
+
+/** A pattern that answers can't be held to. */
+export class PatternError extends Error {
+  constructor(place: string, what: string) {
+    super(`was given a JSON schema whose ${place} ${what}`);
+  }
+}
+
+/**
+ * Grammar with the rules of its patterns.
+ *
+ * @throws PatternError for a pattern that answers can't be held to
+ */
+export async function withPatterns(grammar: Grammar): Promise<Grammar> {
+  const written = JSON.stringify(grammar);
+  if (!written.includes(PATTERN_RULE)) {
+    return grammar;
+  }
+  const library = await import('refa').catch(() => undefined);
+  const sums = { broad: 0, length: 0 };
+  const filled = (value: unknown): unknown =>
+    typeof value === 'string'
+      ? value.replaceAll(RULE, (_, name: string, texts: string) =>
+          rulesOf(library, name, JSON.parse(texts) as PatternTexts, sums),
+        )
+      : value;
+  return JSON.parse(written, (_, value) => filled(value)) as Grammar;
+}
+
+function rulesOf(
+  library: Library | undefined,
+  name: string,
+  { place, pattern, least, most }: PatternTexts,
+  sums: { broad: number; length: number },
+): string {
+  if (!library) {
+    throw new PatternError(
+      place,
+      'is a keyword that needs the package refa; install it (npm install refa), or leave the keyword out',
+    );
+  }
+  let states: readonly TextState[];
+  try {
+    states = statesOf(library, pattern, least, most);
+  } catch (cause) {
+    const why = messageOf(cause);
+    throw new PatternError(
+      place,
+      `is ${formatValue(pattern)}, which answers cannot be held to: ${why}`,
+    );
+  }
+  if (states.length === 0) {
+    throw new PatternError(
+      place,
+      `is ${formatValue(pattern)}, and no text fits it and the lengths`,
+    );
+  }
+  const rules = states.map(({ isEnd, steps }, i) => {
+    const ways = steps.map(([characters, next]) => `${characters} ${name}-${next}`);
+    return `${name}-${i} ::= ${[...(isEnd ? [END] : []), ...ways].join(' | ')}`;
+  });
+  sums.broad += states.filter(({ isBroad }) => isBroad).length;
+  sums.length += rules.reduce((sum, rule) => sum + rule.length, 0);
+  if (sums.broad > MOST_BROAD || sums.length > LONGEST_RULES) {
+    throw new PatternError(place, 'makes the patterns of all strings too large; leave some out');
+  }
+  return rules.join('\n');
+}
+
+/** Closing quote. */
+const END = String.raw`"\""`;
+
+/** Place in the texts of a pattern. */
+export interface TextState {
+  /** True if a text may end here. */
+  readonly isEnd: boolean;
+  /** Next characters and the place behind them. */
+  readonly steps: readonly (readonly [characters: string, state: number])[];
+  /** True if many characters may follow. */
+  readonly isBroad: boolean;
+}
+
+/**
+ * Places in the texts that the pattern matches somewhere, as JSON Schema says, with a length between
+ * both bounds; the first place begins. Of control characters they have those with a short escape.
+ * Empty if there is no such text.
+ *
+ * @throws Error for a pattern that is too large, or that no finite automaton follows
+ */
+export function statesOf(
+  library: Library,
+  pattern: string,
+  least: number,
+  most: number | undefined,
+): readonly TextState[] {
+  const { DFA } = library;
+  const flags = isUnicode(pattern) ? 'u' : '';
+  let whole = automatonOf(library, pattern, flags);
+  whole.minimize();
+  if (least > 0 || most !== undefined) {
+    const ofLength = automatonOf(library, `^[^]{${least},${most ?? ''}}$`, flags);
+    whole = DFA.fromIntersection(whole, ofLength, new DFA.LimitedNodeFactory(MOST_PARTS));
+    whole.minimize();
+  }
+  const states = placesIn(whole);
+  if (states.length > MOST_STATES) {
+    throw new Error(`its texts have more than ${MOST_STATES} places; give a shorter one`);
+  }
+  return states;
+}
+
+/** JSON Schema reads patterns with Unicode; some are valid only without. */
+function isUnicode(pattern: string): boolean {
+  try {
+    return new RegExp(pattern, 'u').unicode;
+  } catch {
+    return false;
+  }
+}
+
+function automatonOf(
+  { JS, NFA, DFA, CharSet, Transformers, transform }: Library,
+  source: string,
+  flags: string,
+): Automaton {
+  const { expression, maxCharacter } = JS.Parser.fromLiteral({ source, flags }).parse();
+  const characters = CharSet.all(maxCharacter);
+  // Without an anchor, the text goes on before and behind the match.
+  const alternatives = expression.alternatives.map(({ elements }) => {
+    const begins = isAnchor(elements[0], 'behind');
+    const ends = isAnchor(elements.at(-1), 'ahead');
+    const parts = [
+      ...(begins ? [] : [anyOf(characters)]),
+      ...elements.slice(begins ? 1 : 0, ends ? -1 : undefined),
+      ...(ends ? [] : [anyOf(characters)]),
+    ];
+    return { type: 'Concatenation', elements: parts } as const;
+  });
+  const whole = transform(Transformers.applyAssertions(), { type: 'Expression', alternatives });
+  const nfa = NFA.fromRegex(whole, { maxCharacter }, {}, new NFA.LimitedNodeFactory(MOST_PARTS));
+  return DFA.fromFA(nfa, new DFA.LimitedNodeFactory(MOST_PARTS));
+}
+
+function anyOf(characters: CharSet): NoParent<Element> {
+  const one = { type: 'CharacterClass', characters } as const;
+  return {
+    type: 'Quantifier',
+    min: 0,
+    max: Infinity,
+    lazy: false,
+    alternatives: [{ type: 'Concatenation', elements: [one] }],
+  };
+}
+
+/** True for `^` and `$`, which the library reads as a look at any character. */
+function isAnchor(element: Element | undefined, kind: 'ahead' | 'behind'): boolean {
+  if (element?.type !== 'Assertion' || element.kind !== kind || !element.negate) {
+    return false;
+  }
+  const [only, ...others] = element.alternatives;
+  const [first, ...more] = only?.elements ?? [];
+  const isAlone = others.length === 0 && more.length === 0;
+  return isAlone && first?.type === 'CharacterClass' && first.characters.isAll;
+}
+
+type Place = Automaton['initial'];
+
+/**
+ * Places that are not dead ends.
+ *
+ * @throws Error for characters that a grammar can't tell apart
+ */
+function placesIn({ initial, finals }: Automaton): readonly TextState[] {
+  const steps = new Map<Place, ReadonlyMap<Place, Characters>>();
+  const open = [initial];
+  for (let place = open.pop(); place; place = open.pop()) {
+    if (!steps.has(place)) {
+      steps.set(place, stepsFrom(place));
+      open.push(...steps.get(place)!.keys());
+    }
+  }
+  const good = new Set([...steps.keys()].filter((place) => finals.has(place)));
+  let count: number;
+  do {
+    count = good.size;
+    steps.forEach((own, place) => {
+      if ([...own.keys()].some((next) => good.has(next))) {
+        good.add(place);
+      }
+    });
+  } while (good.size > count);
+  if (!good.has(initial)) {
+    return [];
+  }
+  const order = [...new Set([initial, ...good])];
+  const numbers = new Map(order.map((place, number) => [place, number]));
+  return order.map((place) => {
+    const own = [...steps.get(place)!].filter(([next]) => good.has(next));
+    return {
+      isEnd: finals.has(place),
+      isBroad: own.some(([, { isBroad }]) => isBroad),
+      steps: own.map(([next, { text }]) => [text, numbers.get(next)!] as const),
+    };
+  });
+}
+
+function stepsFrom({ out }: Place): ReadonlyMap<Place, Characters> {
+  const ranges = new Map<Place, CharRange[]>();
+  out.forEach((next, range) => ranges.set(next, [...(ranges.get(next) ?? []), range]));
+  const steps = [...ranges].map(([next, own]) => [next, charactersIn(own)] as const);
+  return new Map(steps.filter(([, { text }]) => text !== ''));
+}
+
+/** Characters as a grammar writes them within JSON. */
+interface Characters {
+  /** Empty without any. */
+  readonly text: string;
+  readonly isBroad: boolean;
+}
+
+/** Characters that JSON escapes in two characters, with their escapes. */
+const ESCAPES = Array.from('\b\f\n\r\t"\\').map(
+  (character) => [character.codePointAt(0)!, JSON.stringify(character).slice(1, -1)] as const,
+);
+/** ASCII without an escape. */
+const PLAIN = [
+  [0x20, 0x21],
+  [0x23, 0x5b],
+  [0x5d, 0x7f],
+] as const;
+/** Characters beyond ASCII; halves of pairs are none. */
+const BEYOND = [
+  [0x80, 0xd7ff],
+  [0xe000, 0x10ffff],
+] as const;
+/** Each of these characters is an alternative of its own. */
+const MOST_BEYOND = 512;
+
+/**
+ * Writes single characters beyond ASCII, or all of them: the library's classes have no ranges there.
+ * All but some spaces count as all.
+ *
+ * @throws Error for other characters beyond ASCII
+ */
+function charactersIn(ranges: readonly CharRange[]): Characters {
+  const has = (code: number): boolean => ranges.some(({ min, max }) => min <= code && code <= max);
+  const within = (parts: typeof PLAIN | typeof BEYOND) =>
+    ranges.flatMap(({ min, max }) =>
+      parts
+        .map(([from, to]) => ({ min: Math.max(from, min), max: Math.min(to, max) }))
+        .filter((part) => part.min <= part.max),
+    );
+  const plain = within(PLAIN).map(({ min, max }) => `${codeOf(min)}-${codeOf(max)}`);
+  const beyond = within(BEYOND);
+  const count = beyond.reduce((sum, { min, max }) => sum + max - min + 1, 0);
+  const missing = SPACES.filter((code) => !has(code)).length;
+  const isAll = ALL.includes(count + missing);
+  if (!isAll && count > MOST_BEYOND) {
+    throw new Error(
+      `beyond ASCII a place may have all characters, or at most ${MOST_BEYOND}, and one has ${count}`,
+    );
+  }
+  const singles = isAll
+    ? []
+    : beyond.flatMap(({ min, max }) =>
+        Array.from({ length: max - min + 1 }, (_, i) => String.fromCodePoint(min + i)),
+      );
+  const escapes = ESCAPES.filter(([code]) => has(code)).map(([, escape]) => escape);
+  const parts = [
+    ...(plain.length > 0 ? [`[${plain.join('')}]`] : []),
+    ...(isAll ? [String.raw`[^\x00-\x7f]`] : []),
+    ...[...escapes, ...singles].map((text) => JSON.stringify(text)),
+  ];
+  return { text: parts.length > 1 ? `(${parts.join(' | ')})` : parts.join(''), isBroad: isAll };
+}
+
+/** Spaces and ends of lines beyond ASCII, which `\s` and `.` know. */
+const SPACES = Array.from({ length: 0xff80 }, (_, i) => 0x80 + i).filter((code) =>
+  /\s/.test(String.fromCodePoint(code)),
+);
+/** Counts of all characters beyond ASCII, with and without Unicode. */
+const ALL = [0x10ffff - 0x7f - 0x800, 0xffff - 0x7f - 0x800];
+
+function codeOf(code: number): string {
+  return String.raw`\x` + code.toString(16);
+}

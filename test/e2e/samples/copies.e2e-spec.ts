@@ -21,14 +21,18 @@ interface Manifest {
   readonly devDependencies: Readonly<Record<string, string>>;
 }
 
-/** What the first command with curl in the README of a sample answers. */
-const answers: Readonly<Record<string, RegExp>> = {
-  '01-digits': /^{"digit":\d,"confidence":0\.9\d*}$/,
-  '02-semantic-search': /^\[{"topic":"Travel","question":"Can I bring my dog on the plane\?"/,
-  '03-audio-streams': /"timeline":"_+#{20,}/,
-  '04-token-stream': /event: done\n(?:.*\n)*?data: .*"reason":"end"/,
-  '05-ocr': /^{"text":"Departure 14:35"/,
-};
+/** How the boot log of a sample says that its model runs, and what the first command with curl in its README answers. */
+const samples: readonly (readonly [name: string, runs: string, answer: RegExp])[] = [
+  ['01-digits', 'natively', /^{"digit":\d,"confidence":0\.9\d*}$/],
+  [
+    '02-semantic-search',
+    'natively',
+    /^\[{"topic":"Travel","question":"Can I bring my dog on the plane\?"/,
+  ],
+  ['03-audio-streams', 'natively', /"timeline":"_+#{20,}/],
+  ['04-token-stream', '1 thread', /event: done\n(?:.*\n)*?data: .*"reason":"end"/],
+  ['05-ocr', '2 threads', /^{"text":"Departure 14:35"/],
+];
 
 describeUnless(
   registryMissing ?? missing('curl'),
@@ -68,13 +72,14 @@ describeUnless(
 
     afterAll(() => rm(folder, { recursive: true, force: true }));
 
-    it.each(Object.entries(answers))(
-      'The copy of %s starts with npm start and answers the question of its README',
-      async (name, answer) => {
+    it.each(samples)(
+      'The copy of %s starts with npm start, runs its model (%s), and answers the question of its README',
+      async (name, runs, answer) => {
         const port = await freePort();
         const running = start(join(folder, name), port);
         try {
           await running.started;
+          expect(running.output).toMatch(new RegExp(`is ready: [^;]*, ${runs}`));
           const [command] = blocksOf(`sample/${name}/README.md`, 'sh', 'curl') as [string];
           const own = command.replaceAll('localhost:3000', `localhost:${port}`);
           await expect(run('bash', ['-ec', own], join(folder, name))).resolves.toMatch(answer);
@@ -94,6 +99,7 @@ describeUnless(
         });
         try {
           await running.started;
+          expect(running.output).toMatch(/is ready: [^;]*, natively/);
           const [commands] = blocksOf('sample/08-corpus-index/README.md', 'sh', 'curl') as [string];
           const own = commands.replaceAll('localhost:3000', `localhost:${port}`);
           await expect(run('bash', ['-ec', own], folder)).resolves.toMatch(/^{"lines":4000,/);
@@ -136,6 +142,9 @@ function start(cwd: string, port: number, settings: Record<string, string> = {})
   });
   return {
     started,
+    get output() {
+      return output;
+    },
     async stop() {
       if (child.exitCode === null) {
         process.kill(-child.pid!, 'SIGTERM');

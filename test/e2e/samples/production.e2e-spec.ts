@@ -540,6 +540,12 @@ describeUnless(
         });
       });
 
+      it('runs its model natively, as a user that is not root, from a read-only file system', () => {
+        expect(desk.log.map(({ message }) => message)).toContainEqual(
+          expect.stringContaining('Serving "embedder" is ready: model on cpu, natively'),
+        );
+      });
+
       it('has all that the Dockerfile copies in the context of its build', () => {
         const sources = stagesOf(read('Dockerfile'))
           .flatMap((stage) => stage.instructions)

@@ -522,6 +522,18 @@ describeUnless(
       });
     });
 
+    it('The metrics come from ticket-desk, or from the service that OTEL_SERVICE_NAME names', async () => {
+      const other = await start({ OTEL_SERVICE_NAME: 'help-desk' });
+      try {
+        const response = await fetch(other.metricsUrl);
+
+        expect(await scrape()).toMatch(/^target_info\{.*service_name="ticket-desk".*\} 1$/m);
+        expect(await response.text()).toMatch(/^target_info\{.*service_name="help-desk".*\} 1$/m);
+      } finally {
+        await other.stop();
+      }
+    });
+
     it('The log consists of JSON lines', () => {
       expect(desk.log.map(({ message }) => message)).toContain(
         'Nest application successfully started',

@@ -66,6 +66,8 @@ it.each(blocks)(
   ({ file, region, code }) => {
     expect(file).toBeDefined();
     expect(code).toBe(regionOf(file!, region!));
+    // An application has no folder of this repository: the README copies the model into its own.
+    expect(code).not.toContain("'sample/");
   },
 );
 

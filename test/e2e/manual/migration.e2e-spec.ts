@@ -14,6 +14,9 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { asCaller } from 'nestjs-serving';
 import { describeUnless } from '../../fixtures/describe-unless.js';
+import { inFolder } from '../../fixtures/serving/in-folder.js';
+
+inFolder('sample/01-digits/model');
 
 const hasPython = spawnSync('python3', ['--version']).status === 0;
 const pythonMissing = hasPython ? undefined : 'The other server is in Python: apt install python3';
@@ -24,7 +27,7 @@ export class OneByOneController implements OnModuleInit {
   private session!: ort.InferenceSession;
 
   async onModuleInit(): Promise<void> {
-    this.session = await ort.InferenceSession.create('sample/01-digits/model/digits.onnx');
+    this.session = await ort.InferenceSession.create('digits.onnx');
   }
 
   @Post()
@@ -40,7 +43,7 @@ export class OneByOneController implements OnModuleInit {
 // #region session-after
 export const digits = defineServing({
   name: 'digits',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   preprocess: (pixels: number[]) => ({
     batch: { image: new Tensor('float32', Float32Array.from(pixels), [1, 784]) },
   }),

@@ -28,11 +28,14 @@ import { Test } from '@nestjs/testing';
 import { BatchScript, overrideServing, recordBatches, VirtualTime } from 'nestjs-serving/testing';
 // #endregion
 import { asCaller, createServing, getServingToken } from 'nestjs-serving';
+import { inFolder } from '../../fixtures/serving/in-folder.js';
+
+inFolder('sample/01-digits/model');
 
 // #region model
 export const digits = defineServing({
   name: 'digits',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   batchSize: 32,
 
   preprocess(pixels: number[]) {
@@ -276,7 +279,7 @@ export const onOneGpu = {
   ...digits,
   partitions: 2,
   model: {
-    file: 'sample/01-digits/model/digits.onnx',
+    file: 'digits.onnx',
     isolation: 'native',
     session: { executionProviders: [gpu, 'cpu'] },
   },
@@ -286,7 +289,7 @@ export const onOneGpu = {
 // #region main-thread
 export const inOwnThread = defineServing({
   ...digits,
-  model: { file: 'sample/01-digits/model/digits.onnx', isolation: 'none' },
+  model: { file: 'digits.onnx', isolation: 'none' },
 });
 // #endregion
 
@@ -294,7 +297,7 @@ export const inOwnThread = defineServing({
 export const onOneSession = defineServing({
   ...digits,
   partitions: 3,
-  model: { file: 'sample/01-digits/model/digits.onnx', isolation: 'native' },
+  model: { file: 'digits.onnx', isolation: 'native' },
 });
 // #endregion
 

@@ -7,6 +7,9 @@ import { Injectable } from '@nestjs/common';
 import { type BatchContext, defineServing, InjectServing, type ServingOf } from 'nestjs-serving';
 // #endregion
 import { getServingToken, Tensor } from 'nestjs-serving';
+import { inFolder } from '../../fixtures/serving/in-folder.js';
+
+inFolder('sample/03-audio-streams/model');
 
 // #region model
 const sr = new Tensor('int64', [16_000n], []);
@@ -14,7 +17,7 @@ const sr = new Tensor('int64', [16_000n], []);
 export const vad = defineServing({
   name: 'vad',
   model: {
-    file: 'sample/03-audio-streams/model/silero_vad_v6.onnx',
+    file: 'silero_vad_v6.onnx',
     state: { state: 'stateN' }, // The output stateN of one run is the input state of the next.
   },
   preprocess: (window: Float32Array) => ({

@@ -18,6 +18,7 @@ import { createServing, ServingModule, Tensor } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
 import { describeInBrowser } from '../../fixtures/http/describe-in-browser.js';
 import { runPage } from '../../fixtures/http/run-page.js';
+import { inFolder } from '../../fixtures/serving/in-folder.js';
 
 // #region generator
 export const writer = defineServing({
@@ -164,7 +165,7 @@ export const texts = defineServing({
 // #region sizes
 export const compiled = defineServing({
   name: 'compiled',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   batchSize: [1, 8, 32], // 3 rows run as 8, and 3 results come back.
 });
 // #endregion
@@ -321,16 +322,20 @@ describe('The manual on streams', () => {
     await serving.close();
   });
 
-  it("[2.4] The manual's model pads to allowed sizes", async () => {
-    const serving = createServing(compiled);
-    await serving.start();
-    const batches = recordBatches(serving);
-    const { probabilities } = (await serving.batchedRun({
-      image: new Tensor('float32', new Float32Array(3 * 784), [3, 784]),
-    })) as { probabilities: Tensor };
-    expect(probabilities.dims).toEqual([3, 10]);
-    await serving.close();
-    expect(batches).toMatchObject([{ rows: 3, padding: 5 }]);
+  describe('with a model', () => {
+    inFolder('sample/01-digits/model');
+
+    it("[2.4] The manual's model pads to allowed sizes", async () => {
+      const serving = createServing(compiled);
+      await serving.start();
+      const batches = recordBatches(serving);
+      const { probabilities } = (await serving.batchedRun({
+        image: new Tensor('float32', new Float32Array(3 * 784), [3, 784]),
+      })) as { probabilities: Tensor };
+      expect(probabilities.dims).toEqual([3, 10]);
+      await serving.close();
+      expect(batches).toMatchObject([{ rows: 3, padding: 5 }]);
+    });
   });
 
   it("[4.10] The manual's origins batch apart", async () => {

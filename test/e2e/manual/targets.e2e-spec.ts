@@ -17,11 +17,14 @@ import {
   type Listen,
   type Reply,
 } from '../../fixtures/partitions/platforms.js';
+import { inFolder } from '../../fixtures/serving/in-folder.js';
+
+inFolder('sample/01-digits/model');
 
 // #region definition
 export const digits = defineServing({
   name: 'digits',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   batchSize: { latencyTarget: 50 }, // Milliseconds in which 99 of 100 calls are to be answered.
   // The warm-up measures how long batches take, so that the target holds from the first call on.
   warmUp: [new Tensor('float32', new Float32Array(784), [1, 784])],

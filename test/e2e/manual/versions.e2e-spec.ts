@@ -9,14 +9,17 @@ import { Injectable } from '@nestjs/common';
 import { defineServing, InjectServing, type ServingOf, type VersionStatus } from 'nestjs-serving';
 // #endregion
 import { getServingToken, type LocalServing, ServingModule, Tensor } from 'nestjs-serving';
+import { inFolder } from '../../fixtures/serving/in-folder.js';
 
-const file = 'sample/01-digits/model/digits.onnx';
+inFolder('sample/01-digits/model');
+
+const file = 'digits.onnx';
 const quantised = file;
 
 // #region definition
 export const digits = defineServing({
   name: 'digits',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   rollout: { version: 'june' }, // The label of this version; '1' by default.
   warmUp: [{ image: new Tensor('float32', new Float32Array(784), [1, 784]) }],
 });
@@ -25,7 +28,7 @@ export const digits = defineServing({
 // #region boot
 export const compared = defineServing({
   name: 'compared',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   rollout: {
     versions: {
       '2': { model: file, canary: 0.05 },

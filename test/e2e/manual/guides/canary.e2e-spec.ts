@@ -6,11 +6,14 @@ import { afterEach, beforeEach, expect, it } from '@jest/globals';
 import { Logger, type INestApplicationContext } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { getServingToken, type LocalServing, ServingModule } from 'nestjs-serving';
+import { inFolder } from '../../../fixtures/serving/in-folder.js';
+
+inFolder('sample/01-digits/model');
 
 // #region definition
 export const digits = defineServing({
   name: 'digits',
-  model: 'sample/01-digits/model/digits.onnx',
+  model: 'digits.onnx',
   rollout: { version: 'june' },
   queue: { tenant: ({ customer }: Drawing) => customer }, // A customer always gets the same version.
   warmUp: [{ customer: '', image: new Tensor('float32', new Float32Array(784), [1, 784]) }],
@@ -59,7 +62,7 @@ export class ProgressiveRollout {
 }
 // #endregion
 
-const file = 'sample/01-digits/model/digits.onnx';
+const file = 'digits.onnx';
 const image = new Tensor('float32', new Float32Array(784), [1, 784]);
 let app: INestApplicationContext;
 let serving: LocalServing<Drawing>;

@@ -5,7 +5,7 @@ import { defineServing, InjectServing, type ServingOf } from 'nestjs-serving';
 export const digits = defineServing({
   name: 'digits',
   model: {
-    file: 'sample/01-digits/model/digits.onnx',
+    file: 'digits.onnx',
     session: { executionProviders: ['cuda', 'cpu'] }, // In production ['cuda'] alone.
   },
 });
@@ -26,6 +26,9 @@ export class DeviceLog implements OnApplicationBootstrap {
 import { expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { ServingModule } from 'nestjs-serving';
+import { inFolder } from '../../../fixtures/serving/in-folder.js';
+
+inFolder('sample/01-digits/model');
 
 it("[5.7] The manual's log of devices names the provider that runs the model", async () => {
   const lines: string[] = [];

@@ -39,7 +39,7 @@ const CEILINGS = {
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.1,
   cli: 48.3,
-  distribution: 224.4,
+  distribution: 224.9,
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 134.3,

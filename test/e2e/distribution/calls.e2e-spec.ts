@@ -17,7 +17,7 @@ import { failureOf } from '../../fixtures/async/failure-of.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { iterated, until } from '../../fixtures/async/streams.js';
 import { floats } from '../../fixtures/values/tensors.js';
-import { useCluster } from '../../fixtures/cluster/use-cluster.js';
+import { type ClusterApp, useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 /** Replies with the node that ran the row. */
 const saying = (name: string, node: string): FunctionServingDefinition => ({
@@ -150,6 +150,48 @@ describe('A call in a cluster', () => {
       code: 'SERVING_UNAVAILABLE',
       statusCode: 503,
       message: expect.stringContaining('There is no serving "known" here'),
+    });
+  });
+
+  it.each([
+    ['was killed', 'is lost', async (owner: ClusterApp) => owner.kill()],
+    ['has shut down', 'has left', (owner: ClusterApp) => owner.close()],
+  ])('[FU22] A call to a serving whose only node %s names the node', async (_, end, stop) => {
+    const owner = await cluster.node({ nodeId: 'one', servings: [saying('known', 'one')] });
+    await cluster.node({ nodeId: 'two', servings: [saying('other', 'two')] });
+    const web = await cluster.node({ discoveryTimeout: 0 });
+    await web.untilNodes('known');
+    await web.untilNodes('other');
+    await stop(owner);
+    await web.untilNodes('known', 0);
+    while (web.cluster.selector.others.length > 1) {
+      await web.cluster.selector.nextChange(10);
+    }
+
+    expect(await failureOf(web.servings.batchedRun('known', 1))).toMatchObject({
+      code: 'SERVING_UNAVAILABLE',
+      message: expect.stringMatching(
+        new RegExp(
+          `^There is no serving "known" here, and the node "one", which had it, ${end} ` +
+            String.raw`\(last seen \d+ s ago\), and no other has it$`,
+        ),
+      ),
+    });
+  });
+
+  it('[FU22] A call to a serving that its only node no longer has after a restart lists what the nodes have', async () => {
+    const owner = await cluster.node({ nodeId: 'one', servings: [saying('known', 'one')] });
+    const web = await cluster.node({ discoveryTimeout: 0 });
+    await web.untilNodes('known');
+    owner.kill();
+    await web.untilNodes('known', 0);
+    await cluster.node({ nodeId: 'one', servings: [saying('other', 'one')] });
+    await web.untilNodes('other');
+
+    expect(await failureOf(web.servings.batchedRun('known', 1))).toMatchObject({
+      code: 'SERVING_UNAVAILABLE',
+      message:
+        'There is no serving "known" here, and no known node has it: "one". They have "other"',
     });
   });
 

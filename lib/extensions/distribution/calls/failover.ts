@@ -112,7 +112,7 @@ export class Failover {
 
   private isKnown(): boolean {
     const { remotes, selector } = this.options;
-    return remotes.has(this.serving) || selector.hasKnown(this.serving);
+    return remotes.has(this.serving) || selector.formerOwners.has(this.serving);
   }
 
   private noCandidate(): Error {
@@ -130,16 +130,24 @@ export class Failover {
   }
 
   private stateOf(others: readonly NodeInfo[]): string {
+    const { serving } = this;
+    const { namespace, selector } = this.options;
     const nodes = others.filter(({ role }) => role === 'node');
-    if (nodes.length === 0) {
-      const namespace = formatValue(this.options.namespace);
-      return this.isKnown()
-        ? `namespace ${namespace} has no other node now: those that had it have left or are lost`
-        : `namespace ${namespace} has no node that could have it`;
-    }
-    const owners = nodesWith(this.serving, nodes);
+    const owners = nodesWith(serving, nodes);
     if (owners.length > 0) {
       return `no node that has it takes calls now: ${list(owners.map(({ id }) => id))}`;
+    }
+    const last = selector.formerOwners.get(serving);
+    if (last && !nodes.some(({ id }) => id === last.id)) {
+      const end = last.hasLeft ? 'has left' : 'is lost';
+      const seconds = Math.round((performance.now() - last.lastSeenAt) / 1000);
+      return (
+        `the node ${formatValue(last.id)}, which had it, ${end} (last seen ${seconds} s ago), ` +
+        'and no other has it'
+      );
+    }
+    if (nodes.length === 0) {
+      return `namespace ${formatValue(namespace)} has no node that could have it`;
     }
     const names = new Set(nodes.flatMap(({ servings }) => servings.map(({ name }) => name)));
     return (

@@ -201,8 +201,8 @@ export class NodeSelector {
     return this.onlineSince === undefined ? 0 : performance.now() - this.onlineSince;
   }
 
-  hasKnown(serving: string): boolean {
-    return this.options.members.hasKnown(serving);
+  get formerOwners(): Members['formerOwners'] {
+    return this.options.members.formerOwners;
   }
 
   get others(): readonly NodeInfo[] {

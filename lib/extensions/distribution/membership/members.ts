@@ -21,6 +21,15 @@ export interface MemberChange {
   readonly info: NodeInfo;
 }
 
+/** The last node that had a serving, once it is gone. */
+export interface FormerOwner {
+  readonly id: string;
+  /** True after an orderly shutdown. */
+  readonly hasLeft: boolean;
+  /** Milliseconds of the members' clock. */
+  readonly lastSeenAt: number;
+}
+
 const none = new Candidates([]);
 
 const MOST_NAMES = 10_000;
@@ -31,13 +40,14 @@ const MOST_NAMES = 10_000;
  */
 export class Members {
   readonly changes$: Observable<MemberChange>;
+  /** Servings that a node has had. */
+  readonly formerOwners = new Map<string, FormerOwner | undefined>();
   private readonly logger = new Logger('Serving');
   private readonly changes = new Subject<MemberChange>();
   private readonly byId = new Map<string, Member>();
   private readonly byAddress = new Map<Address, Member>();
   private readonly candidatesByServing = new Map<string, Set<Candidate>>();
   private readonly built = new Map<string, Candidates>();
-  private readonly names = new Set<string>();
   private checkedAt: number | undefined;
   private isFrozen = false;
   private hasRefused = false;
@@ -52,10 +62,6 @@ export class Members {
 
   get(address: Address): Member | undefined {
     return this.byAddress.get(address);
-  }
-
-  hasKnown(serving: string): boolean {
-    return this.names.has(serving);
   }
 
   /** Returns the same object until the candidates change. */
@@ -110,8 +116,7 @@ export class Members {
   disconnect(address: Address): void {
     const member = this.byAddress.get(address);
     if (member) {
-      this.remove(member);
-      this.notify('left', member);
+      this.leave(member);
     }
   }
 
@@ -133,8 +138,7 @@ export class Members {
       const silence = now - member.lastSeenAt;
       if (silence >= downAfter) {
         silent.push(member.info.address);
-        this.remove(member);
-        this.notify('left', member);
+        this.leave(member);
       } else if (silence >= suspectAfter) {
         this.suspect(member, true);
       }
@@ -236,10 +240,22 @@ export class Members {
 
   private remember({ info }: Member): void {
     for (const { name } of info.servings) {
-      if (this.names.size < MOST_NAMES) {
-        this.names.add(name);
+      if (this.formerOwners.size < MOST_NAMES && !this.formerOwners.has(name)) {
+        this.formerOwners.set(name, undefined);
       }
     }
+  }
+
+  private leave(member: Member): void {
+    this.remove(member);
+    const { info, lastSeenAt } = member;
+    const owner = { id: info.id, hasLeft: info.state === 'draining', lastSeenAt };
+    for (const { name } of info.servings) {
+      if (this.formerOwners.has(name)) {
+        this.formerOwners.set(name, owner);
+      }
+    }
+    this.notify('left', member);
   }
 
   private remove(member: Member): void {

@@ -272,6 +272,19 @@ describe('Members', () => {
     expect(picked()).toEqual(['a 2']);
   });
 
+  it('[FU22] The last node that had a serving is kept, with its end and the time when it was last seen', () => {
+    beat('a', 1, 0);
+    beat('b', 1, 1000);
+    beat('a', 2, 2000, { state: 'draining' });
+    expect(members.formerOwners.get('m')).toBeUndefined();
+    members.disconnect('a-1');
+    expect(members.formerOwners.get('m')).toEqual({ id: 'a', hasLeft: true, lastSeenAt: 2000 });
+    checkUntil(4000);
+
+    expect(members.formerOwners.get('m')).toEqual({ id: 'b', hasLeft: false, lastSeenAt: 1000 });
+    expect(members.formerOwners.get('n')).toBeUndefined();
+  });
+
   it('[11] Nodes join and leave also while expiry is frozen', () => {
     beat('a', 1, 0);
     members.freeze(true, 10);

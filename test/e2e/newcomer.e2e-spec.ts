@@ -126,10 +126,10 @@ describe('What a newcomer meets', () => {
 
   it.each<[string, object, unknown, string | RegExp]>([
     [
-      '[FU24] that a thread cannot get a function',
+      '[FU24] which serving has a thread that cannot get a function',
       { useFile: 'echo.mjs' },
       { f: [() => 1] },
-      /: row\.f\['0'\] is a function, and a thread or process gets only what structuredClone copies$/,
+      /^Serving "net": The row cannot .* run it: row\.f\['0'\] is a function, and a thread or process gets only what structuredClone copies$/,
     ],
     [
       '[FU26] that a list of tensors is one row',

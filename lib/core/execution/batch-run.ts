@@ -17,6 +17,7 @@ import {
   messageOf,
   PartitionLostError,
   RunTimeoutError,
+  type ServingError,
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import {
@@ -173,19 +174,25 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     // A subclass that the retry policy looks for.
     const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
     if (isA(cause, InvalidOutputError) && !isTooLarge) {
-      const { message, cause: reason } = cause;
-      return new InvalidOutputError(
-        `Serving "${this.name}": ${message}`,
-        reason === undefined ? {} : { cause: reason },
-      );
+      return this.named(cause, InvalidOutputError);
     }
-    if (isA(cause, PartitionLostError) && !cause.message.startsWith('Serving ')) {
+    if (isA(cause, PartitionLostError)) {
       // The retry policy looks at its class.
-      const Loss = cause.constructor as typeof PartitionLostError;
-      const { cause: reason, retryAfter } = cause;
-      return new Loss(`Serving "${this.name}": ${cause.message}`, { cause: reason, retryAfter });
+      return this.named(cause);
     }
     return isServingError(cause) ? cause : this.failedBatch(cause, batch.size, batch.values);
+  }
+
+  /** Partitions don't have the serving's name. */
+  named(error: Error, As = error.constructor as typeof ServingError): Error {
+    if (!isServingError(error) || error.message.startsWith('Serving ')) {
+      return error;
+    }
+    const { message, cause, retryAfter } = error;
+    return new As(`Serving "${this.name}": ${message}`, {
+      retryAfter,
+      ...(cause !== undefined && { cause }),
+    });
   }
 
   private run(
@@ -344,8 +351,9 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     const { parts, runner } = this;
     this.failed = [];
     if (isA(cause, RejectedRowsError)) {
-      const others = this.without(cause);
-      [this.error] = cause.faults.values();
+      const faults = [...cause.faults].map(([row, each]) => [row, runner.named(each)] as const);
+      const others = this.without(new Map(faults));
+      this.error = faults[0]?.[1];
       this.retries = others.length > 0 ? [{ parts: others, retryState }] : undefined;
       return;
     }
@@ -401,7 +409,7 @@ export class BatchRun implements BatchListener, BatchOutcome<BatchRequest> {
     throw new RejectedRowsError(faults);
   }
 
-  private without({ faults }: RejectedRowsError): Part<BatchRequest>[] {
+  private without(faults: ReadonlyMap<number, Error>): Part<BatchRequest>[] {
     const rejected = new Set<BatchRequest>();
     this.forEachPart(({ request }, start, end) => {
       for (let row = start; row < end; row++) {

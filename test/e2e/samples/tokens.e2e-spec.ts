@@ -1,4 +1,5 @@
 import { expect, it } from '@jest/globals';
+import { readFile } from 'node:fs/promises';
 import { type ServingEvent, ServingService } from 'nestjs-serving';
 import { filter, firstValueFrom, skip } from 'rxjs';
 import { AppModule } from '../../../sample/04-token-stream/src/app.module.js';
@@ -187,13 +188,30 @@ describeUnless(modelMissing, 'the token stream sample', () => {
     );
   });
 
+  it.each([
+    ['What is the capital of France?', 'The capital of France is Paris.'],
+    ['Hello, who are you?', 'Hello'],
+  ])('The English prompt "%s" gets the answer that its README names', async (prompt, expected) => {
+    expect((await answer(prompt)).text).toBe(expected);
+  });
+
+  it('The README explains the prompts of the page, with what is answered', async () => {
+    const page = await (await fetch(sample.url)).text();
+    const readme = await readFile('sample/04-token-stream/README.md', 'utf8');
+    const rows = [...readme.matchAll(/^\| (.*) \| (.*) \| (.*[.]) \|$/gm)];
+    expect(rows.length).toBeGreaterThan(0);
+    for (const [, ...texts] of rows) {
+      expect(texts.filter((text) => !page.includes(text))).toEqual([]);
+    }
+  });
+
   describeInBrowser((openPage) => {
     it('The page writes several answers side by side and stops the one that is not wanted', async () => {
       const { page, problems } = await openPage(sample.url, {
         viewport: { width: 1280, height: 860 },
       });
 
-      await page.getByRole('button', { name: 'Write a poem about spring' }).waitFor();
+      await page.getByRole('button', { name: `${poem} Write a poem about spring` }).waitFor();
       expect(
         await page.evaluate(
           `getComputedStyle(document.querySelector('#answers'), '::before').content`,
@@ -215,7 +233,9 @@ describeUnless(modelMissing, 'the token stream sample', () => {
       await poemCard.getByRole('button', { name: 'Stop' }).click();
       await poemCard.getByText(/^\d+ tokens, stopped$/).waitFor();
 
-      await page.locator('article', { hasText: sum }).getByText('1+1等于2。').waitFor();
+      const sumCard = page.locator('article', { hasText: sum });
+      await sumCard.getByText('1+1等于2。').waitFor();
+      await sumCard.getByText('In short: 1+1 is 2.').waitFor();
       await page
         .getByText(/tokens, (ended by itself|as long as allowed)$/)
         .nth(3)

@@ -1,4 +1,4 @@
-import type { Observable } from 'rxjs';
+import { merge, type Observable } from 'rxjs';
 import {
   callInRequest,
   type CallOptions,
@@ -158,6 +158,11 @@ export class LocalServing<
 
   override get signature(): ServingSignature | undefined {
     return this.loaded.active.signature;
+  }
+
+  /** @internal */
+  get changes$(): Observable<unknown> {
+    return merge(this.events.of('partition:change'), this.loaded.chosen$);
   }
 
   override eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {

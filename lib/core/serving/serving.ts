@@ -323,6 +323,8 @@ export interface ServingRouter {
 /** Used by the module, protocols and the cluster. */
 export interface LocalPart {
   readonly profile: ServingProfile;
+  /** Emits when its readiness may have changed, until its shutdown. */
+  readonly changes$: Observable<unknown>;
   /** Versions that calls may ask for; the last one is active. */
   readonly versionLabels: readonly string[];
   /** Milliseconds after which shutdown has answered every call. */

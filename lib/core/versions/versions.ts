@@ -1,3 +1,4 @@
+import { Subject } from 'rxjs';
 import type { CallOptions } from '../context/call-context.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
 import { InvalidServingError, messageOf, ServingClosedError, ServingLoadError } from '../errors.js';
@@ -18,6 +19,8 @@ export class Versions implements Closable {
   witness: LoadedVersion | undefined;
   /** Runs every call that names no version; undefined if we refuse calls or must choose. */
   only: LoadedVersion | undefined;
+  /** Emits when other versions may run calls, or none. */
+  readonly chosen$ = new Subject<void>();
   private isRefusing = false;
   private isEnding = false;
 
@@ -213,6 +216,7 @@ export class Versions implements Closable {
     this.witness = placed.find(({ place }) => place!.sees);
     const hasChoice = this.isRefusing || this.takers.length > 0 || this.witness !== undefined;
     this.only = hasChoice ? undefined : this.active;
+    this.chosen$.next();
   }
 
   private checkLoaded(version: LoadedVersion): void {

@@ -5,7 +5,7 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
-import { Subscription } from 'rxjs';
+import { merge, type Observable, Subject, Subscription } from 'rxjs';
 import { InvalidServingError, ServingService } from '../../../index.js';
 import { ServingRegistry, versionOf } from '../../../doors/servings.js';
 import { type OfferedModel, OfferedModels } from './offered-models.js';
@@ -50,6 +50,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
   private inference!: Inference;
   private readonly counts = new Map<OfferedModel, StatisticsOfModel>();
   private readonly observed = new Subscription();
+  private readonly closing$ = new Subject<void>();
   private readonly version = versionOf();
 
   constructor(
@@ -73,6 +74,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
   /** @internal Called before anything ends. */
   onModuleDestroy(): void {
     this.isClosing = true;
+    this.closing$.next();
   }
 
   /** @internal */
@@ -85,8 +87,13 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
     return { name: 'nestjs-serving', version: this.version, extensions };
   }
 
+  /** Emits when a model's readiness may have changed. */
+  get changes$(): Observable<unknown> {
+    return merge(this.closing$, this.models.changes$);
+  }
+
   get isReady(): boolean {
-    return this.models.loaded.every(({ isReady }) => isReady);
+    return !this.isClosing && this.models.loaded.every(({ isReady }) => isReady);
   }
 
   get shutdownLimit(): number {
@@ -95,7 +102,7 @@ export class InferenceServer implements OnModuleInit, OnModuleDestroy, OnApplica
 
   /** @throws UnknownServingError */
   isModelReady(name: string, version?: string): boolean {
-    return this.models.find(name, version).isReady;
+    return this.models.find(name, version).isReady && !this.isClosing;
   }
 
   isDecoupled(name: string, version?: string): boolean {

@@ -25,6 +25,7 @@ import {
   NotImplementedException,
   ServiceUnavailableException,
 } from '@nestjs/common';
+import { EMPTY, merge, type Observable, Subject } from 'rxjs';
 
 /**
  * Input forms: the tensors (`tensors`), a row from one element of each (`columns`), or a row per
@@ -211,6 +212,7 @@ const OWNER = 'InferenceProtocolModule';
 
 export class OfferedModels {
   private readonly byName: ReadonlyMap<string, OfferedModel>;
+  private readonly offered$ = new Subject<void>();
 
   /** @throws InvalidServingError for an unknown serving */
   constructor(
@@ -238,6 +240,11 @@ export class OfferedModels {
 
   get all(): readonly OfferedModel[] {
     return [...this.byName.values()];
+  }
+
+  /** Emits when a model's readiness may have changed. */
+  get changes$(): Observable<unknown> {
+    return merge(this.offered$, ...this.all.map(({ own }) => own.local?.changes$ ?? EMPTY));
   }
 
   get loaded(): readonly OfferedModel[] {
@@ -301,10 +308,12 @@ export class OfferedModels {
       throw cause;
     }
     model.isUnloaded = false;
+    this.offered$.next();
   }
 
   /** Refuses clients' calls; the serving continues. */
   unload(name: string): void {
     this.find(name).isUnloaded = true;
+    this.offered$.next();
   }
 }

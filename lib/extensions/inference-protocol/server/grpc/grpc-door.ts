@@ -6,7 +6,6 @@ import {
   type OnApplicationShutdown,
 } from '@nestjs/common';
 import { ExternalContextCreator } from '@nestjs/core';
-import { fileURLToPath } from 'node:url';
 import type {
   Metadata,
   sendUnaryData,
@@ -25,6 +24,7 @@ import {
 import { errorAnswer, FailedCall, statusOf } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import { GrpcListener } from './grpc-listener.js';
+import { HealthCalls, loadHealth } from './health.js';
 import { ProtocolCalls, type StreamCall, type UnaryCall } from './protocol-calls.js';
 
 type Grpc = GrpcPackages['grpc'];
@@ -64,8 +64,11 @@ export class GrpcDoor
       'grpc.max_send_message_length': -1,
     });
     server.addService(service, this.handlers(grpc, service));
-    const health = await healthService(grpc, loader);
-    server.addService(health, this.health(grpc));
+    const health = await loadHealth(grpc, loader);
+    server.addService(
+      health,
+      new HealthCalls(this.inference, this.calls.stop.signal, grpc).handlers,
+    );
     const { port, host } = options;
     this.listener = new GrpcListener(server, grpc.ServerCredentials.createInsecure(), options);
     this.port = await listening(this.listener, host, port);
@@ -131,43 +134,11 @@ export class GrpcDoor
       }
     };
   }
-
-  private health(grpc: Grpc): UntypedServiceImplementation {
-    const { inference } = this;
-    return {
-      Check: (
-        { request }: { readonly request: { readonly service: string } },
-        reply: sendUnaryData<object>,
-      ): void => {
-        try {
-          const isReady =
-            request.service === '' ? inference.isReady : inference.isModelReady(request.service);
-          reply(null, { status: isReady ? 'SERVING' : 'NOT_SERVING' });
-        } catch (error) {
-          reply(statusOf(errorAnswer(error), new grpc.Metadata()));
-        }
-      },
-    };
-  }
 }
 
 /** Filters answer most errors; the rest are their faults. */
 function resultOf(running: Promise<unknown>): Promise<unknown> {
   return running.catch((error: unknown) => new FailedCall(errorAnswer(error)));
-}
-
-async function healthService(
-  { loadPackageDefinition }: Grpc,
-  { load }: GrpcPackages['loader'],
-): Promise<ServiceDefinition> {
-  const file = fileURLToPath(new URL('./health.proto', import.meta.url));
-  const definition = await load(file, { keepCase: true, enums: String, defaults: true });
-  const { grpc } = loadPackageDefinition(definition) as unknown as {
-    readonly grpc: {
-      readonly health: { readonly v1: { readonly Health: { service: ServiceDefinition } } };
-    };
-  };
-  return grpc.health.v1.Health.service;
 }
 
 async function listening(listener: GrpcListener, host: string, port: number): Promise<number> {

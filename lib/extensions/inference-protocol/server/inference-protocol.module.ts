@@ -2,6 +2,7 @@ import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common
 import { ApplicationConfig, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import { GrpcDoor } from './grpc/grpc-door.js';
 import { GrpcTenants, ProtocolCalls } from './grpc/protocol-calls.js';
+import { Reflection } from './grpc/reflection.js';
 import { HealthController, InferenceController } from './http/inference.controller.js';
 import { RepositoryController, SharedMemoryController } from './http/repository.controller.js';
 import { leaveBodiesUnparsed } from './http/routes.js';
@@ -37,6 +38,7 @@ const serverProvider: Provider = {
     ProtocolGuards,
     RepositoryGuards,
     GrpcTenants,
+    Reflection,
     ProtocolCalls,
     GrpcDoor,
   ],

@@ -2,6 +2,7 @@ import type { CanActivate, ExecutionContext, Type } from '@nestjs/common';
 import { InvalidServingError } from '../../../index.js';
 import {
   checkOptions,
+  flag,
   groupOf,
   isRecord,
   milliseconds,
@@ -106,6 +107,12 @@ export interface GrpcDoorOptions {
    * @default 262144
    */
   readonly listLimit?: number;
+  /**
+   * Describes the services to clients such as `grpcurl`, behind the guards of other calls.
+   *
+   * @default false
+   */
+  readonly reflection?: boolean;
 }
 
 /** Options of `InferenceProtocolModule.forRoot`. */
@@ -209,6 +216,7 @@ const rules: Rules = {
     }),
     idleTimeout: milliseconds(1),
     listLimit: whole(1, LARGEST_BODY),
+    reflection: flag,
   }),
 };
 
@@ -225,7 +233,7 @@ const ofServing: Rules = {
   },
   inputs: tensors,
   outputs: tensors,
-  decoupled: { check: (value) => typeof value === 'boolean', allowed: 'true or false' },
+  decoupled: flag,
 };
 
 /** @throws InvalidServingError */
@@ -249,8 +257,15 @@ export function resolveProtocol(options: InferenceProtocolOptions): ResolvedProt
 }
 
 function resolveGrpc(options: GrpcDoorOptions): ResolvedGrpcDoor {
-  const { port, host = '0.0.0.0', tls, idleTimeout = 20_000, listLimit = 2 ** 18 } = options;
-  return { port, host, tls, idleTimeout, listLimit };
+  const { host = '0.0.0.0', tls, idleTimeout = 20_000, listLimit = 2 ** 18 } = options;
+  return {
+    port: options.port,
+    host,
+    tls,
+    idleTimeout,
+    listLimit,
+    reflection: options.reflection ?? false,
+  };
 }
 
 function resolveOffer(given: string | OfferedServing): Offer {

@@ -25,6 +25,7 @@ import { errorAnswer, FailedCall, statusOf } from '../error-answers.js';
 import { InferenceServer } from '../inference-server.js';
 import { GrpcListener } from './grpc-listener.js';
 import { HealthCalls, loadHealth } from './health.js';
+import { Reflection } from './reflection.js';
 import { ProtocolCalls, type StreamCall, type UnaryCall } from './protocol-calls.js';
 
 type Grpc = GrpcPackages['grpc'];
@@ -46,6 +47,7 @@ export class GrpcDoor
   constructor(
     private readonly inference: InferenceServer,
     private readonly calls: ProtocolCalls,
+    private readonly reflection: Reflection,
     private readonly contexts: ExternalContextCreator,
   ) {}
 
@@ -64,11 +66,16 @@ export class GrpcDoor
       'grpc.max_send_message_length': -1,
     });
     server.addService(service, this.handlers(grpc, service));
-    const health = await loadHealth(grpc, loader);
+    const health = await loadHealth(loader);
     server.addService(
       health,
       new HealthCalls(this.inference, this.calls.stop.signal, grpc).handlers,
     );
+    if (options.reflection) {
+      for (const each of await this.reflection.load(loader)) {
+        server.addService(each, this.handlers(grpc, each));
+      }
+    }
     const { port, host } = options;
     this.listener = new GrpcListener(server, grpc.ServerCredentials.createInsecure(), options);
     this.port = await listening(this.listener, host, port);
@@ -89,9 +96,9 @@ export class GrpcDoor
 
   private handlers(grpc: Grpc, service: ServiceDefinition): UntypedServiceImplementation {
     return Object.fromEntries(
-      Object.keys(service).map((name): [string, UntypedHandleCall] => {
+      Object.entries(service).map(([name, { requestStream }]): [string, UntypedHandleCall] => {
         const run = this.inContext(name as Name);
-        return [name, name === 'ModelStreamInfer' ? this.stream(grpc, run) : this.unary(grpc, run)];
+        return [name, requestStream ? this.stream(grpc, run) : this.unary(grpc, run)];
       }),
     );
   }

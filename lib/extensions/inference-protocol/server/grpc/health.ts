@@ -141,16 +141,8 @@ export class HealthCalls {
   }
 }
 
-export async function loadHealth(
-  { loadPackageDefinition }: GrpcPackages['grpc'],
-  { load }: GrpcPackages['loader'],
-): Promise<ServiceDefinition> {
+export async function loadHealth({ load }: GrpcPackages['loader']): Promise<ServiceDefinition> {
   const file = fileURLToPath(new URL('./health.proto', import.meta.url));
   const definition = await load(file, { keepCase: true, enums: String, defaults: true });
-  const { grpc } = loadPackageDefinition(definition) as unknown as {
-    readonly grpc: {
-      readonly health: { readonly v1: { readonly Health: { service: ServiceDefinition } } };
-    };
-  };
-  return grpc.health.v1.Health.service;
+  return definition['grpc.health.v1.Health'] as ServiceDefinition;
 }

@@ -1,4 +1,5 @@
 import { Logger } from '@nestjs/common';
+import type { ServerDuplexStream } from '@grpc/grpc-js';
 import { onAbort } from '../../../../doors/calls.js';
 import type { GrpcInferRequest } from '../../wire/grpc-service.js';
 import { errorAnswer } from '../error-answers.js';
@@ -56,15 +57,16 @@ export async function answerStream(
   }
 }
 
-async function read(
-  call: StreamCall,
+/** Resolves when the stream, its client, or the server's shutdown ends it. */
+export async function read<Message, Reply>(
+  call: ServerDuplexStream<Message, Reply>,
   stop: AbortSignal,
-  onRequest: (message: GrpcInferRequest, endReading: () => void) => void,
+  onRequest: (message: Message, endReading: () => void) => void,
 ): Promise<void> {
   let end!: () => void;
   const ended = new Promise<void>((resolve) => (end = resolve));
   const forget = onAbort(stop, end);
-  call.on('data', (message: GrpcInferRequest) => onRequest(message, end));
+  call.on('data', (message: Message) => onRequest(message, end));
   call.once('end', end).once('cancelled', end).once('close', end);
   if (call.destroyed) {
     end();

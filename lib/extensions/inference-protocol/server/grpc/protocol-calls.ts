@@ -12,6 +12,7 @@ import { InferenceServer } from '../inference-server.js';
 import { ProtocolGuards, RepositoryGuards } from '../protocol-guards.js';
 import { GrpcExceptionFilter } from '../error-answers.js';
 import { answerStream } from './infer-stream.js';
+import { Reflection, type ReflectionCall } from './reflection.js';
 import { readInferRequest, writeInferReply } from './messages.js';
 import { CallCancelledError } from '../../../../index.js';
 import type { InferenceCaller } from '../inference-request.js';
@@ -58,6 +59,7 @@ export class ProtocolCalls {
   constructor(
     private readonly server: InferenceServer,
     private readonly tenants: GrpcTenants,
+    private readonly reflection: Reflection,
   ) {
     setMaxListeners(0, this.stop.signal);
   }
@@ -133,6 +135,16 @@ export class ProtocolCalls {
     const endsOnError = metadata.get('triton_grpc_error')[0] === 'true';
     const caller = grpcCaller(call, this.tenants.of(call));
     await answerStream(this.server, call, caller, this.stop.signal, endsOnError);
+    return {};
+  }
+
+  @UseGuards(ProtocolGuards)
+  async ServerReflectionInfo(
+    _questions: ReflectionCall,
+    _metadata: Metadata,
+    call: ReflectionCall,
+  ): Promise<object> {
+    await this.reflection.answer(call, this.stop.signal);
     return {};
   }
 }

@@ -16,6 +16,7 @@ import {
   stagesOf,
 } from '../../fixtures/deployment/dockerfile.js';
 import { ImageProcess, namespaceMissing } from '../../fixtures/deployment/image-process.js';
+import { faultsOf, inferenceService } from '../../fixtures/deployment/inference-service.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { missing } from '../../fixtures/http/server-process.js';
 import { InferenceGrpcClient } from '../../fixtures/http/inference-grpc.js';
@@ -62,11 +63,15 @@ const valueOf = (name: string) => instructions.find((each) => each.name === name
 const command = JSON.parse(valueOf('CMD')) as string[];
 const healthcheck = JSON.parse(/CMD (.*)$/.exec(valueOf('HEALTHCHECK'))![1]!) as string[];
 
-const resources = parseAllDocuments(read('kubernetes.yaml')).map((document) => {
-  expect(document.errors).toEqual([]);
-  return document.toJS() as { kind: string };
-});
-const kinds = new Map(resources.map((resource) => [resource.kind, resource] as const));
+const resourcesOf = (file: string) =>
+  parseAllDocuments(read(file)).map((document) => {
+    expect(document.errors).toEqual([]);
+    return document.toJS() as { kind: string };
+  });
+const kindsOf = (each: readonly { kind: string }[]) =>
+  new Map(each.map((resource) => [resource.kind, resource] as const));
+const resources = resourcesOf('kubernetes.yaml');
+const kinds = kindsOf(resources);
 const kubernetesServices = resources.filter(
   ({ kind }) => kind === 'Service',
 ) as unknown as Service[];
@@ -695,6 +700,80 @@ describeUnless(
       });
     });
 
+    describe('on KServe', () => {
+      const ofKServe = kindsOf(resourcesOf('kserve.yaml'));
+      const service = ofKServe.get('InferenceService') as unknown as InferenceService;
+      const { predictor } = service.spec;
+      const [own] = predictor.containers as [Container];
+
+      it('has fields that the schema of KServe has, by their types', () => {
+        expect(faultsOf(service, inferenceService)).toEqual([]);
+        const wrong = structuredClone(service) as { spec: { predictor: object } };
+        Object.assign(wrong.spec.predictor, { gracePeriod: 30, deploymentStrategy: 'Recreate' });
+        expect(faultsOf(wrong, inferenceService)).toEqual([
+          expect.stringMatching(/^\/spec\/predictor must NOT have .*gracePeriod/),
+          expect.stringMatching(/^\/spec\/predictor\/deploymentStrategy must be object/),
+        ]);
+      });
+
+      it('runs the pods of kubernetes.yaml, with the name and the variable that KServe reads', () => {
+        const { name, ports, env, ...same } = own;
+        expect([name, env[0]]).toEqual(['kserve-container', { name: 'PROTOCOL', value: 'v2' }]);
+        expect(ports.map(({ containerPort }) => containerPort)).toEqual(
+          ['http', 'grpc'].map((each) => portOf(each).containerPort),
+        );
+        const { name: _name, ports: _ports, ...deployed } = container;
+        const text = JSON.stringify(deployed).replaceAll('"port":"http"', '"port":"http1"');
+        expect({ ...same, env: env.slice(1) }).toEqual(JSON.parse(text));
+
+        const { containers, deploymentStrategy, annotations, ...pod } = predictor;
+        const { containers: _containers, ...deployedPod } = template.spec;
+        const { strategy } = (kinds.get('Deployment') as unknown as Deployment).spec;
+        expect(containers).toHaveLength(1);
+        expect(pod).toEqual(deployedPod);
+        expect(annotations).toEqual(template.metadata.annotations);
+        expect(deploymentStrategy).toEqual({ type: 'RollingUpdate', ...strategy });
+      });
+
+      it('names its ports so that KServe finds HTTP first, and gRPC', () => {
+        expect(own.ports.map(({ name }) => name)).toEqual(['http1', 'h2c']);
+        expect(service.metadata.annotations).toEqual({
+          'serving.kserve.io/deploymentMode': 'Standard',
+          'serving.kserve.io/autoscalerClass': 'external',
+        });
+      });
+
+      it('is called as the model of the application, at the path of KServe for its protocol', async () => {
+        const model = `${desk.url}/v2/models/${service.metadata.name}`;
+        const headers = { 'x-api-key': acme, 'content-type': 'application/json' };
+        const inputs = [{ name: 'text', datatype: 'BYTES', shape: [1], data: ['Where is it?'] }];
+        const ready = await fetch(`${model}/ready`, { headers });
+        const answer = await fetch(`${model}/infer`, {
+          method: 'POST',
+          headers,
+          body: JSON.stringify({ model_name: service.metadata.name, inputs }),
+        });
+
+        await expect(ready.json()).resolves.toMatchObject({ ready: true });
+        await expect(answer.json()).resolves.toMatchObject({ outputs: [{ shape: [1, 384] }] });
+        // KServe's older protocol is not there.
+        const older = await post(`/v1/models/${service.metadata.name}:predict`, { instances: [] });
+        expect(older.status).toBe(404);
+      });
+
+      it('scales the Deployment that KServe makes, as kubernetes.yaml does', () => {
+        const name = `${service.metadata.name}-predictor`;
+        const scaler = ofKServe.get('HorizontalPodAutoscaler') as unknown as Autoscaler;
+        const { spec } = kinds.get('HorizontalPodAutoscaler') as unknown as Autoscaler;
+        const budget = ofKServe.get('PodDisruptionBudget') as unknown as Deployment;
+        expect(scaler.spec).toEqual({
+          ...spec,
+          scaleTargetRef: { apiVersion: 'apps/v1', kind: 'Deployment', name },
+        });
+        expect(budget.spec.selector).toEqual({ matchLabels: { app: `isvc.${name}` } });
+      });
+    });
+
     describe('with Compose', () => {
       const { services, configs } = parse(read('compose.yaml')) as Compose;
       const fileOf = (name: string) => parse(configs[name]!.content) as unknown;
@@ -859,6 +938,7 @@ interface Probe {
 }
 
 interface Container {
+  readonly name: string;
   readonly ports: readonly { readonly name: string; readonly containerPort: number }[];
   readonly env: readonly { readonly name: string; readonly value: string }[];
   readonly startupProbe: Probe;
@@ -870,6 +950,7 @@ interface Container {
 interface Deployment {
   readonly spec: {
     readonly selector: { readonly matchLabels: object };
+    readonly strategy: object;
     readonly template: {
       readonly metadata: {
         readonly labels: object;
@@ -880,6 +961,17 @@ interface Deployment {
         readonly securityContext: object;
         readonly containers: readonly Container[];
       };
+    };
+  };
+}
+
+interface InferenceService {
+  readonly metadata: { readonly name: string; readonly annotations: object };
+  readonly spec: {
+    readonly predictor: {
+      readonly containers: readonly Container[];
+      readonly annotations: object;
+      readonly deploymentStrategy: object;
     };
   };
 }

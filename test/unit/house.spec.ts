@@ -12,12 +12,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 339,
-  'thousand characters of code in lib': 1530.5,
+  'files of lib': 341,
+  'thousand characters of code in lib': 1537.9,
   'files of the core, its features and its Nest module': 135,
-  'thousand characters of code in the core': 436.1,
-  'thousand characters of code in the core, its features and its Nest module': 651.3,
-  'thousand words of comments': 49.7,
+  'thousand characters of code in the core': 436.4,
+  'thousand characters of code in the core, its features and its Nest module': 651.6,
+  'thousand words of comments': 49.9,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -42,7 +42,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   distribution: 224.9,
   'http-tensors': 2.9,
   hub: 27.2,
-  'inference-protocol': 134.3,
+  'inference-protocol': 140.7,
   openai: 75,
   opentelemetry: 14.5,
   tasks: 272.9,

@@ -189,6 +189,7 @@ describe('Reflection of gRPC', () => {
     await open();
     const questions = [
       { file_containing_symbol: 'nix' },
+      { file_containing_symbol: 'a.'.repeat(1_000_000) },
       { file_containing_symbol: 'inference' },
       { file_containing_symbol: '__proto__' },
       { file_containing_symbol: '' },
@@ -206,7 +207,7 @@ describe('Reflection of gRPC', () => {
     const answers = await ask(questions);
 
     expect(answers.map(({ error_response }) => error_response?.error_code)).toEqual([
-      ...Array.from({ length: 5 }, () => 5),
+      ...Array.from({ length: 6 }, () => 5),
       12,
       12,
       12,

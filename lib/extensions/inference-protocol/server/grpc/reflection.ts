@@ -23,6 +23,10 @@ const DESCRIPTORS = {
   'health.proto': './health.binpb',
 };
 
+/** Parts of a symbol's name; ours have up to seven. */
+const MOST_PARTS = 16;
+const LONGEST_SYMBOL = 1000;
+
 /** Follows https://github.com/grpc/grpc/blob/master/doc/server-reflection.md */
 @Injectable()
 export class Reflection {
@@ -88,8 +92,10 @@ export class Reflection {
 
   /** Methods, fields and nested types are in the file of what they belong to. */
   private declaring(symbol: string): Buffer | undefined {
-    const end = symbol.lastIndexOf('.');
-    return this.symbols.get(symbol) ?? (end < 0 ? undefined : this.declaring(symbol.slice(0, end)));
+    const parts = symbol.slice(0, LONGEST_SYMBOL).split('.', MOST_PARTS);
+    const ends = parts.map((_, i) => parts.slice(0, i + 1).join('.')).toReversed();
+    const known = ends.find((name) => this.symbols.has(name));
+    return known === undefined ? undefined : this.symbols.get(known);
   }
 }
 

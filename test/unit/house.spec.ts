@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 341,
-  'thousand characters of code in lib': 1537.9,
+  'thousand characters of code in lib': 1538.1,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.4,
   'thousand characters of code in the core, its features and its Nest module': 651.6,
-  'thousand words of comments': 49.9,
+  'thousand words of comments': 50,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 75,
   opentelemetry: 14.5,
-  tasks: 272.9,
+  tasks: 273.1,
   terminus: 1.5,
   testing: 12.1,
 };

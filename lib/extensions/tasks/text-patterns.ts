@@ -5,9 +5,10 @@ import { PATTERN_RULE, type PatternTexts } from './json-grammar.js';
 
 type Library = typeof import('refa');
 
-/** Parts of a pattern, and places in its texts. */
-const MOST_PARTS = 4000;
-const MOST_STATES = 500;
+/** Parts of a pattern, or places in its texts: so many take a quarter of a second. */
+const MOST_PARTS = 1000;
+/** Different patterns of a grammar. */
+const MOST_PATTERNS = 32;
 /** Places, of all patterns together, with many next characters: each takes up to 30 ms to compile. */
 const MOST_BROAD = 128;
 const LONGEST_RULES = 2 ** 19;
@@ -32,7 +33,7 @@ export async function withPatterns(grammar: Grammar): Promise<Grammar> {
     return grammar;
   }
   const library = await import('refa').catch(() => undefined);
-  const sums = { broad: 0, length: 0 };
+  const sums = { known: new Map<string, readonly TextState[]>(), broad: 0, length: 0 };
   const filled = (value: unknown): unknown =>
     typeof value === 'string'
       ? value.replaceAll(RULE, (_, name: string, texts: string) =>
@@ -42,11 +43,18 @@ export async function withPatterns(grammar: Grammar): Promise<Grammar> {
   return JSON.parse(written, (_, value) => filled(value)) as Grammar;
 }
 
+/** What all patterns of a grammar take. */
+interface Sums {
+  readonly known: Map<string, readonly TextState[]>;
+  broad: number;
+  length: number;
+}
+
 function rulesOf(
   library: Library | undefined,
   name: string,
   { place, pattern, least, most }: PatternTexts,
-  sums: { broad: number; length: number },
+  sums: Sums,
 ): string {
   if (!library) {
     throw new PatternError(
@@ -54,9 +62,10 @@ function rulesOf(
       'is a keyword that needs the package refa; install it (npm install refa), or leave the keyword out',
     );
   }
+  const key = JSON.stringify([pattern, least, most]);
   let states: readonly TextState[];
   try {
-    states = statesOf(library, pattern, least, most);
+    states = sums.known.get(key) ?? statesOf(library, pattern, least, most);
   } catch (cause) {
     const why = messageOf(cause);
     throw new PatternError(
@@ -74,9 +83,11 @@ function rulesOf(
     const ways = steps.map(([characters, next]) => `${characters} ${name}-${next}`);
     return `${name}-${i} ::= ${[...(isEnd ? [END] : []), ...ways].join(' | ')}`;
   });
+  sums.known.set(key, states);
   sums.broad += states.filter(({ isBroad }) => isBroad).length;
   sums.length += rules.reduce((sum, rule) => sum + rule.length, 0);
-  if (sums.broad > MOST_BROAD || sums.length > LONGEST_RULES) {
+  const isTooMuch = sums.known.size > MOST_PATTERNS || sums.length > LONGEST_RULES;
+  if (isTooMuch || sums.broad > MOST_BROAD) {
     throw new PatternError(place, 'makes the patterns of all strings too large; leave some out');
   }
   return rules.join('\n');
@@ -117,11 +128,7 @@ export function statesOf(
     whole = DFA.fromIntersection(whole, ofLength, new DFA.LimitedNodeFactory(MOST_PARTS));
     whole.minimize();
   }
-  const states = placesIn(whole);
-  if (states.length > MOST_STATES) {
-    throw new Error(`its texts have more than ${MOST_STATES} places; give a shorter one`);
-  }
-  return states;
+  return placesIn(whole);
 }
 
 /** JSON Schema reads patterns with Unicode; some are valid only without. */

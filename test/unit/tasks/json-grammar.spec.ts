@@ -346,11 +346,29 @@ describe("A JSON schema's grammar", () => {
     expect(await withPatterns(grammar)).toContain('text-0-0 ::= ');
   });
 
+  it('[22.24] Very many patterns in a schema are refused, and one that repeats counts once', async () => {
+    const schemaOf = (count: number, isSame: boolean) => ({
+      type: 'array',
+      items: false,
+      prefixItems: Array.from({ length: count }, (_, i) => ({
+        type: 'string',
+        pattern: `^a{${isSame ? 1 : i}}$`,
+      })),
+    });
+    await expect(withPatterns(grammarFor(schemaOf(33, false)))).rejects.toThrow(
+      'schema.prefixItems[32].pattern makes the patterns of all strings too large; leave some out',
+    );
+    expect(await withPatterns(grammarFor(schemaOf(33, true)))).toContain('text-64-1 ::= ');
+  });
+
   it.each([
     [{ pattern: '^(?=.*a)b' }, 'is "^(?=.*a)b", which answers cannot be held to: Assertions'],
     [{ pattern: String.raw`(a|b)*\1` }, 'which answers cannot be held to'],
     [{ pattern: '(a|b)*a(a|b){18}' }, 'which answers cannot be held to: The DFA is not allowed'],
-    [{ pattern: '^(x{1,50}){1,50}$' }, 'its texts have more than 500 places; give a shorter one'],
+    [
+      { pattern: '^(x{1,50}){1,50}$' },
+      'answers cannot be held to: The NFA is not allowed to create',
+    ],
     [{ pattern: '^a$', minLength: 2 }, 'is "^a$", and no text fits it and the lengths'],
     [{ pattern: '^\\x01$' }, 'and no text fits it'],
     [

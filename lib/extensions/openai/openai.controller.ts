@@ -45,6 +45,7 @@ import {
 } from './http.js';
 import { OfferedModels } from './models.js';
 import {
+  classifyAsVllm,
   embedAsCohere,
   embedAsOllama,
   embedAsTei,
@@ -309,6 +310,14 @@ export function openAIController(path: string): Type<unknown> {
       @Res() response: PlatformResponse,
     ): Promise<void> {
       return this.answer(context, response, predictAsTei);
+    }
+
+    @Post('vllm/classify')
+    classifyAsVllm(
+      @Context() context: ExecutionContext,
+      @Res() response: PlatformResponse,
+    ): Promise<void> {
+      return this.answer(context, response, classifyAsVllm);
     }
 
     @Post('ollama/api/embed')

@@ -13,7 +13,7 @@ import {
 } from './calls.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { newId } from './generation.js';
-import { type Body, naming, RequestError } from './http.js';
+import { type Body, naming, refusalOf, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModel, OfferedModels } from './models.js';
 
@@ -95,6 +95,45 @@ export async function predictAsTei(
       ),
   );
   return isOne ? (labelled[0] as object) : labelled;
+}
+
+/** Reply of a 'text-classification' serving. */
+interface Label {
+  readonly label: string;
+  readonly score: number;
+}
+
+/**
+ * Answers vLLM's https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html#classification-api:
+ * the best label, and the probabilities in the model's order.
+ */
+export async function classifyAsVllm(
+  models: OfferedModels,
+  body: Body,
+  options: CallOptions,
+): Promise<object> {
+  const { id, serving, inputs: most } = models.find(body['model'], 'text-classification');
+  checkFields(body, FIELDS.vllmClassify);
+  const texts = inputsIn(body['input'], most);
+  const replies = (await callEach(texts, options.signal, (text, signal, i) =>
+    serving
+      .batchedRun({ text, order: 'model' }, { ...options, signal })
+      .catch((error: unknown) =>
+        Promise.reject(refusalOf(() => (isString(body['input']) ? 'input' : `input[${i}]`), error)),
+      ),
+  )) as readonly (readonly Label[])[];
+  return {
+    id: newId('classify'),
+    object: 'list',
+    created: Math.floor(Date.now() / 1000),
+    model: id,
+    data: replies.map((labels, index) => ({
+      index,
+      label: labels.reduce((best, each) => (each.score > best.score ? each : best)).label,
+      probs: labels.map(({ score }) => score),
+      num_classes: labels.length,
+    })),
+  };
 }
 
 /** Prompts by Cohere's input types, by the names that models have. */

@@ -6,7 +6,8 @@ import {
   type ImageTaskOptions,
 } from './image-model.js';
 import {
-  bestLabels,
+  bestOf,
+  scoresOf,
   type LabelFacts,
   type LabelOptions,
   labelRules,
@@ -49,7 +50,7 @@ export function imageClassification(
     async preprocess(input, { signature, facts }) {
       return { batch: await own.encode(input, signature!, facts) };
     },
-    postprocess: (outputs, { facts }) => bestLabels(own.owner, outputs, facts.own, options),
+    postprocess: (outputs, { facts }) => bestOf(scoresOf(own.owner, outputs, facts.own), options),
   };
   return definition;
 }

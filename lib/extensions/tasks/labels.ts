@@ -106,12 +106,15 @@ export function checkLabels(
   }
 }
 
-/** @param weights of the rows, whose scores are averaged */
-export function bestLabels(
+/**
+ * Scores of all labels, in the model's order.
+ *
+ * @param weights of the rows, whose scores are averaged
+ */
+export function scoresOf(
   owner: string,
   outputs: Outputs,
   { labels, scores: stated }: LabelFacts,
-  { top }: LabelOptions,
   weights: readonly number[] = [1],
 ): readonly LabelScore[] {
   const all = floatsOf(outputOf(owner, outputs, 'logits'));
@@ -122,8 +125,13 @@ export function bestLabels(
     const logits = Array.from(all.subarray(i * width, (i + 1) * width));
     return kind === 'raw' ? logits : kind === 'sigmoid' ? logits.map(sigmoid) : softmax(logits);
   });
-  return Array.from(finite(owner, meanOf(scores, weights)))
-    .map((score, i) => ({ label: labelOf(labels, i), score }))
-    .toSorted((one, other) => other.score - one.score)
-    .slice(0, top);
+  const means = Array.from(finite(owner, meanOf(scores, weights)));
+  return means.map((score, i) => ({ label: labelOf(labels, i), score }));
+}
+
+export function bestOf(
+  scores: readonly LabelScore[],
+  { top }: LabelOptions,
+): readonly LabelScore[] {
+  return scores.toSorted((one, other) => other.score - one.score).slice(0, top);
 }

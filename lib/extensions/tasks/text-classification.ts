@@ -2,13 +2,14 @@ import { InvalidInputError, type ServingDefinition } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
 import { formatValue } from '../../doors/text.js';
 import {
-  bestLabels,
+  bestOf,
   type LabelFacts,
   labelFactsIn,
   type LabelOptions,
   labelRules,
   type LabelScore,
   readLogits,
+  scoresOf,
 } from './labels.js';
 import type { Outputs } from './outputs.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
@@ -21,6 +22,12 @@ export interface TextToClassify {
   readonly text: string;
   /** Second text of a pair. */
   readonly pair?: string;
+  /**
+   * Gives the best labels first, or all of them in the model's own order.
+   *
+   * @default 'score'
+   */
+  readonly order?: 'score' | 'model';
 }
 
 /** Options of {@link textClassification} and of any serving. */
@@ -47,18 +54,20 @@ export function textClassification(
     ...own.definition,
     preprocess(input, context) {
       const { tokenizer } = context.facts;
-      const { text, pair } = asked(own.owner, input);
+      const { text, pair, order } = asked(own.owner, input);
       const tokens =
         pair === undefined
           ? tokenizer.encode(context, text)
           : tokenizer.encodePair(context, text, pair);
       return withTokens(tokens, (all) => ({
         batch: rowOf(all, context.signature!),
-        info: all.added,
+        info: { weights: all.added, order },
       }));
     },
-    postprocess: (outputs, { facts, info }) =>
-      bestLabels(own.owner, outputs, facts.own, options, info),
+    postprocess: (outputs, { facts, info: { weights, order } }) => {
+      const scores = scoresOf(own.owner, outputs, facts.own, weights);
+      return order === 'model' ? scores : bestOf(scores, options);
+    },
   };
   return asTask('text-classification', definition);
 }
@@ -69,16 +78,17 @@ type Definition = ServingDefinition<
   string | TextToClassify,
   readonly LabelScore[],
   Outputs,
-  Tokens['added'],
+  { readonly weights: Tokens['added'] } & Pick<TextToClassify, 'order'>,
   TextFacts<LabelFacts>
 >;
 
 function asked(owner: string, input: string | TextToClassify): TextToClassify {
   const given: Partial<TextToClassify> | null = typeof input === 'string' ? { text: input } : input;
-  if (!isText(given?.text) || !(given.pair === undefined || isText(given.pair))) {
+  const isOrder = [undefined, 'score', 'model'].includes(given?.order);
+  if (!isText(given?.text) || !(given.pair === undefined || isText(given.pair)) || !isOrder) {
     throw new InvalidInputError(
-      `${owner} takes a text that is not empty, or { text, pair? }, and was given ` +
-        formatValue(input),
+      `${owner} takes a text that is not empty, or { text, pair?, order?: "score" or "model" }, and ` +
+        `was given ${formatValue(input)}`,
     );
   }
   return { ...given, text: given.text };

@@ -84,6 +84,46 @@ describeOnPlatforms('APIs that users come from', (listen) => {
     expect(list.body).toEqual([one.body, pair.body]);
   });
 
+  it("[23.12] vLLM's probabilities are in the model's order, with the best label", async () => {
+    const site = await start();
+    const input = ['A batch holds rows.', 'rows'];
+    const { body } = await site.post('/vllm/classify', { model: 'classifier', input });
+    const ranked = (await site.post('/tei/predict', { inputs: input.map((each) => [each]) })).body;
+    expect(body).toEqual({
+      id: expect.stringMatching(/^classify_/),
+      object: 'list',
+      created: expect.any(Number),
+      model: 'classifier',
+      data: (ranked as { label: string; score: number }[][]).map((labels, index) => ({
+        index,
+        label: labels[0]!.label,
+        probs: ['good', 'bad', 'so-so'].map(
+          (name) => labels.find(({ label }) => label === name)!.score,
+        ),
+        num_classes: 3,
+      })),
+    });
+    const one = await site.post('/vllm/classify', { model: 'classifier', input: input[0]! });
+    expect(one.body).toMatchObject({ data: [(body as { data: object[] }).data[0]] });
+  });
+
+  it.each<[object, string]>([
+    [{ model: 'classifier', input: ['a', ''] }, 'input[1]'],
+    [{ model: 'classifier', input: ['a', '[SEP]'] }, 'input[1]'],
+    [{ model: 'classifier', input: '[SEP]' }, 'input'],
+    [{ model: 'classifier', messages: [] }, 'messages'],
+    [{ model: 'classifier', input: 'a', truncate_prompt_tokens: 5 }, 'truncate_prompt_tokens'],
+    [{ model: 'classifier', input: 'a', softmax: false }, 'softmax'],
+    [{ model: 'embedder', input: 'a' }, 'model'],
+  ])("[23.12] vLLM's classification refuses %j by its field", async (body, param) => {
+    const site = await start();
+    const answer = await site.post('/vllm/classify', body);
+    expect([answer.status, answer.body]).toEqual([
+      400,
+      { error: expect.objectContaining({ param, type: 'invalid_request_error' }) },
+    ]);
+  });
+
   it.each<[string, object, number]>([
     ['/tei/embed', { inputs: [] }, 400],
     ['/tei/embed', { inputs: 'a', normalize: false }, 400],

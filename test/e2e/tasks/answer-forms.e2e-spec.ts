@@ -147,7 +147,7 @@ describe('textGeneration with a form', () => {
 
   it.each<[object, string]>([
     [{ format: 'xml' }, 'was given format "xml"; allowed are \'json\' and { schema }'],
-    [{ format: { schema: { type: 'string', pattern: 'a' } } }, 'format.schema.pattern'],
+    [{ format: { schema: { type: 'string', pattern: '(?=a)b' } } }, 'format.schema.pattern'],
     [{ tools: [] }, 'was given tools []; allowed are lists of 1 to 128 tools'],
     [{ tools: [{ name: 'a b' }] }, 'was given tools[0] { name:'],
     [{ tools: [{ name: 'a', strict: true }] }, 'was given tools[0]'],

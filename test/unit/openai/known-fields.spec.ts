@@ -19,7 +19,7 @@ type Source = readonly [file: string, ...names: string[]];
  */
 const KINDS: Readonly<
   Record<
-    Exclude<keyof typeof FIELDS, 'teiEmbed' | 'teiRerank' | 'teiPredict'>,
+    Exclude<keyof typeof FIELDS, 'teiEmbed' | 'teiRerank' | 'teiPredict' | 'vllmClassify'>,
     { readonly types: readonly Source[]; readonly others: string }
   >
 > = {

@@ -397,6 +397,18 @@ describe('textClassification', () => {
     expectClose(await scoresOf(textClassification({ ...options, model: stated })), answers.sigmoid);
   });
 
+  it("[22.7] gives all labels in the model's order to a call that asks for it", async () => {
+    const serving = await start(textClassification({ ...options, top: 1 }));
+    const [text] = sentences;
+    const all = await serving.batchedRun({ text: text!, order: 'model' });
+    expect(all.map(({ label }) => label)).toEqual(labels);
+    expectClose([all.map(({ score }) => score)], [answers.softmax[0]!]);
+    expect(await serving.batchedRun({ text: text!, order: 'score' })).toHaveLength(1);
+    await expect(serving.batchedRun({ text: text!, order: 'best' as 'score' })).rejects.toThrow(
+      'order?: "score" or "model"',
+    );
+  });
+
   it('[22.7] gives the best labels only, of a pair as well', async () => {
     const serving = await start(textClassification({ ...options, top: 1 }));
     const [best, ...others] = await serving.batchedRun({ text: sentences[0]!, pair: 'rows' });

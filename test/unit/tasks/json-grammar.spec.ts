@@ -142,6 +142,15 @@ const spaced = (given: unknown): string =>
   JSON.stringify(given, undefined, 1)
     .replaceAll(/\n\s*/g, ' ')
     .replaceAll(/([[{]) | ([\]}])/g, '$1$2');
+const patternsOf = (count: number, isSame: boolean) => ({
+  type: 'array',
+  items: false,
+  prefixItems: Array.from({ length: count }, (_, i) => ({
+    type: 'string',
+    pattern: `^a{${isSame ? 1 : i}}$`,
+  })),
+});
+
 describe("A JSON schema's grammar", () => {
   const grammars = new Grammars({ owner: 'A test', tokenizer, endTokens: [end] });
 
@@ -347,18 +356,10 @@ describe("A JSON schema's grammar", () => {
   });
 
   it('[22.24] Very many patterns in a schema are refused, and one that repeats counts once', async () => {
-    const schemaOf = (count: number, isSame: boolean) => ({
-      type: 'array',
-      items: false,
-      prefixItems: Array.from({ length: count }, (_, i) => ({
-        type: 'string',
-        pattern: `^a{${isSame ? 1 : i}}$`,
-      })),
-    });
-    await expect(withPatterns(grammarFor(schemaOf(33, false)))).rejects.toThrow(
+    await expect(withPatterns(grammarFor(patternsOf(33, false)))).rejects.toThrow(
       'schema.prefixItems[32].pattern makes the patterns of all strings too large; leave some out',
     );
-    expect(await withPatterns(grammarFor(schemaOf(33, true)))).toContain('text-64-1 ::= ');
+    expect(await withPatterns(grammarFor(patternsOf(33, true)))).toContain('text-64-1 ::= ');
   });
 
   it.each([

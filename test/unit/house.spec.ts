@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 341,
-  'thousand characters of code in lib': 1539.7,
+  'thousand characters of code in lib': 1539.8,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.4,
   'thousand characters of code in the core, its features and its Nest module': 651.6,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 76.3,
   opentelemetry: 14.5,
-  tasks: 273.4,
+  tasks: 273.5,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -32,7 +32,7 @@ export async function withPatterns(grammar: Grammar): Promise<Grammar> {
   if (!written.includes(PATTERN_RULE)) {
     return grammar;
   }
-  const library = await import('refa').catch(() => undefined);
+  const library = await loadLibrary();
   const sums = { known: new Map<string, readonly TextState[]>(), broad: 0, length: 0 };
   const filled = (value: unknown): unknown =>
     typeof value === 'string'
@@ -41,6 +41,15 @@ export async function withPatterns(grammar: Grammar): Promise<Grammar> {
         )
       : value;
   return JSON.parse(written, (_, value) => filled(value)) as Grammar;
+}
+
+/** Undefined without it. */
+async function loadLibrary(): Promise<Library | undefined> {
+  try {
+    return await import('refa');
+  } catch {
+    return undefined;
+  }
 }
 
 /** What all patterns of a grammar take. */

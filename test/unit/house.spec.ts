@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 341,
-  'thousand characters of code in lib': 1539.8,
+  'thousand characters of code in lib': 1539.9,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.4,
   'thousand characters of code in the core, its features and its Nest module': 651.6,

@@ -9,7 +9,7 @@ import {
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
 import { languageCode } from '../../encoding/language-names.js';
-import { isRecord, type Rule, type Rules, whole } from '../../doors/options.js';
+import { flag, isRecord, type Rule, type Rules, whole } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AddedTokens } from './added-tokens.js';
@@ -293,17 +293,12 @@ function readInput(owner: string, input: unknown): SpeechToWrite {
   return { audio, ...others };
 }
 
-const isFlag: Rule = {
-  check: (value) => typeof value === 'boolean',
-  allowed: 'true or false',
-};
-
 /** Options of calls but the language and the task, which depend on the model. */
 const ofCalls: Rules = {
   prompt: { check: isString, allowed: 'a text' },
-  previousText: isFlag,
+  previousText: flag,
   temperature,
-  words: isFlag,
+  words: flag,
 };
 
 function languageOf(
@@ -405,6 +400,10 @@ class SpeechModelFiles extends ModelOfTask<
       ...this.tokensIn(generation, config, repository),
       previous: added.get('<|startofprev|>'),
     };
+    const filterWidth = numberIn(generation, config, 'median_filter_width') ?? 7;
+    if (filterWidth < 1 || filterWidth % 2 !== 1) {
+      throw refused(repository, 'config.json', 'median_filter_width', filterWidth);
+    }
     if (this.options.language !== undefined) {
       languageOf(this.owner, this.options.language, tokens);
     }
@@ -429,7 +428,7 @@ class SpeechModelFiles extends ModelOfTask<
         specialTokens: [...added.keys()],
       },
       alignment: alignmentIn(generation),
-      filterWidth: numberIn(generation, config, 'median_filter_width') ?? 7,
+      filterWidth,
       tasks: tasksIn(generation),
       usual: usualIn(
         this.options.language === undefined ? generation : { ...generation, language: null },

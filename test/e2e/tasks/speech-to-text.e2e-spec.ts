@@ -423,6 +423,7 @@ describe('speechToText', () => {
   it.each([
     [{ 'generation_config.json': undefined }, /has no generation_config.json/],
     [{ 'generation_config.json': {} }, /don't state no_timestamps_token_id/],
+    [{ 'config.json': { ...json('config.json'), median_filter_width: 6 } }, /median_filter_width/],
     [
       { 'onnx/encoder_model.onnx': undefined },
       /has no onnx\/encoder_model.onnx; name its ONNX file: model: { from: ..., encoder: /,

@@ -5,11 +5,11 @@ import { PATTERN_RULE, type PatternTexts } from './json-grammar.js';
 
 type Library = typeof import('refa');
 
-/** Parts of a pattern, or places in its texts: so many take a quarter of a second. */
+/** Parts of a pattern, or states of its automaton: so many take a quarter of a second. */
 const MOST_PARTS = 1000;
 /** Different patterns of a grammar. */
 const MOST_PATTERNS = 32;
-/** Places, of all patterns together, with many next characters: each takes up to 30 ms to compile. */
+/** States, of all patterns together, with many next characters: each takes up to 30 ms to compile. */
 const MOST_BROAD = 128;
 const LONGEST_RULES = 2 ** 19;
 
@@ -105,19 +105,19 @@ function rulesOf(
 /** Closing quote. */
 const END = String.raw`"\""`;
 
-/** Place in the texts of a pattern. */
+/** State of a pattern's automaton. */
 export interface TextState {
   /** True if a text may end here. */
   readonly isEnd: boolean;
-  /** Next characters and the place behind them. */
+  /** Next characters and the state behind them. */
   readonly steps: readonly (readonly [characters: string, state: number])[];
   /** True if many characters may follow. */
   readonly isBroad: boolean;
 }
 
 /**
- * Places in the texts that the pattern matches somewhere, as JSON Schema says, with a length between
- * both bounds; the first place begins. Of control characters they have those with a short escape.
+ * States of the texts that the pattern matches somewhere, as JSON Schema says, with a length between
+ * both bounds; the first state begins. Of control characters they have those with a short escape.
  * Empty if there is no such text.
  *
  * @throws Error for a pattern that is too large, or that no finite automaton follows
@@ -137,7 +137,7 @@ export function statesOf(
     whole = DFA.fromIntersection(whole, ofLength, new DFA.LimitedNodeFactory(MOST_PARTS));
     whole.minimize();
   }
-  return placesIn(whole);
+  return statesIn(whole);
 }
 
 /** JSON Schema reads patterns with Unicode; some are valid only without. */
@@ -194,29 +194,29 @@ function isAnchor(element: Element | undefined, kind: 'ahead' | 'behind'): boole
   return isAlone && first?.type === 'CharacterClass' && first.characters.isAll;
 }
 
-type Place = Automaton['initial'];
+type State = Automaton['initial'];
 
 /**
- * Places that are not dead ends.
+ * States that are not dead ends.
  *
  * @throws Error for characters that a grammar can't tell apart
  */
-function placesIn({ initial, finals }: Automaton): readonly TextState[] {
-  const steps = new Map<Place, ReadonlyMap<Place, Characters>>();
+function statesIn({ initial, finals }: Automaton): readonly TextState[] {
+  const steps = new Map<State, ReadonlyMap<State, Characters>>();
   const open = [initial];
-  for (let place = open.pop(); place; place = open.pop()) {
-    if (!steps.has(place)) {
-      steps.set(place, stepsFrom(place));
-      open.push(...steps.get(place)!.keys());
+  for (let state = open.pop(); state; state = open.pop()) {
+    if (!steps.has(state)) {
+      steps.set(state, stepsFrom(state));
+      open.push(...steps.get(state)!.keys());
     }
   }
-  const good = new Set([...steps.keys()].filter((place) => finals.has(place)));
+  const good = new Set([...steps.keys()].filter((state) => finals.has(state)));
   let count: number;
   do {
     count = good.size;
-    steps.forEach((own, place) => {
+    steps.forEach((own, state) => {
       if ([...own.keys()].some((next) => good.has(next))) {
-        good.add(place);
+        good.add(state);
       }
     });
   } while (good.size > count);
@@ -224,19 +224,19 @@ function placesIn({ initial, finals }: Automaton): readonly TextState[] {
     return [];
   }
   const order = [...new Set([initial, ...good])];
-  const numbers = new Map(order.map((place, number) => [place, number]));
-  return order.map((place) => {
-    const own = [...steps.get(place)!].filter(([next]) => good.has(next));
+  const numbers = new Map(order.map((state, number) => [state, number]));
+  return order.map((state) => {
+    const own = [...steps.get(state)!].filter(([next]) => good.has(next));
     return {
-      isEnd: finals.has(place),
+      isEnd: finals.has(state),
       isBroad: own.some(([, { isBroad }]) => isBroad),
       steps: own.map(([next, { text }]) => [text, numbers.get(next)!] as const),
     };
   });
 }
 
-function stepsFrom({ out }: Place): ReadonlyMap<Place, Characters> {
-  const ranges = new Map<Place, CharRange[]>();
+function stepsFrom({ out }: State): ReadonlyMap<State, Characters> {
+  const ranges = new Map<State, CharRange[]>();
   out.forEach((next, range) => ranges.set(next, [...(ranges.get(next) ?? []), range]));
   const steps = [...ranges].map(([next, own]) => [next, charactersIn(own)] as const);
   return new Map(steps.filter(([, { text }]) => text !== ''));

@@ -39,7 +39,7 @@ function namesOf(code: string): readonly (string | undefined)[] {
 
 /**
  * Code among these of a language by its code, name or Whisper's token, such as `de`, `German` and
- * `<|de|>`. A region, as in `de-AT`, says nothing more.
+ * `<|de|>`. A region, as in `de-AT`, changes nothing.
  */
 export function languageCode(named: string, codes: readonly string[]): string | undefined {
   const name = named.toLowerCase();

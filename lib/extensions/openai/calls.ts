@@ -45,7 +45,7 @@ export async function createEmbeddings(
     (prompt !== undefined && message.includes('prompts') && 'input_type') ||
     (isString(body['input']) ? 'input' : `input[${i}]`);
   const embeddings = await embedAll(serving, texts, { prompt, dimensions }, options, fieldOf);
-  const tokens = embeddings.reduce((sum, each) => sum + each.tokens, 0);
+  const tokens = tokensOf(embeddings);
   const write = encoding === 'base64' ? base64Of : (vector: Float32Array) => Array.from(vector);
   const entries = function* (): Generator<readonly object[]> {
     for (const [index, { vector }] of embeddings.entries()) {
@@ -109,7 +109,7 @@ export async function rankDocuments(
     (message) => /^(?:query|documents\[\d+\])(?=: )/.exec(message)?.[0],
     () => serving.batchedRun(input, options),
   )) as readonly RankedDocument[];
-  const usage = tokensOf(ranked);
+  const usage = ranked.every(isCounted) ? tokensOf(ranked) : undefined;
   return {
     id: randomUUID(),
     model: id,
@@ -123,12 +123,12 @@ export async function rankDocuments(
   };
 }
 
-/** Tokens of all documents; undefined if the serving does not count them. */
-function tokensOf(ranked: readonly RankedDocument[]): number | undefined {
-  return ranked.reduce<number | undefined>(
-    (sum, { tokens }) => (sum === undefined || tokens === undefined ? undefined : sum + tokens),
-    0,
-  );
+function isCounted(ranked: RankedDocument): ranked is Required<RankedDocument> {
+  return ranked.tokens !== undefined;
+}
+
+export function tokensOf(entries: readonly Pick<Embedding, 'tokens'>[]): number {
+  return entries.reduce((sum, { tokens }) => sum + tokens, 0);
 }
 
 /** Query of a request to rank documents. */

@@ -307,7 +307,7 @@ export function checkFields(body: Body, fields: Fields, within = ''): void {
 export function checkFormFields(form: Form, fields: Fields): void {
   const single = new Set<string>();
   for (const [written, value] of form) {
-    const name = written.replace(/\[\d*\]$/, '');
+    const name = nameOf(written);
     const known = Object.hasOwn(fields, name) ? fields[name] : undefined;
     refuseField(written, value, known);
     if (known === 'followed' && (single.has(name) || written !== name)) {
@@ -315,6 +315,11 @@ export function checkFormFields(form: Form, fields: Fields): void {
     }
     single.add(name);
   }
+}
+
+/** Field's name without the brackets of a list. */
+export function nameOf(written: string): string {
+  return written.replace(/\[\d*\]$/, '');
 }
 
 function refuseField(name: string, value: unknown, known: Known | undefined): void {

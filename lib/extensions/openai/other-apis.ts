@@ -10,6 +10,7 @@ import {
   listIn,
   queryIn,
   type RankedDocument,
+  tokensOf,
 } from './calls.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { newId } from './generation.js';
@@ -217,9 +218,6 @@ const fieldsOfTexts =
   (field: string) =>
   (i: number, message: string): string =>
     /dimensions|prompt/.exec(message)?.[0] ?? `${field}[${i}]`;
-
-const tokensOf = (embeddings: readonly Embedding[]): number =>
-  embeddings.reduce((sum, { tokens }) => sum + tokens, 0);
 
 function vectorsOf(
   embeddings: readonly Embedding[],

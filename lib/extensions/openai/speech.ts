@@ -3,7 +3,7 @@ import { languageName } from '../../encoding/language-names.js';
 import { formatValue } from '../../doors/text.js';
 import type { Form } from './form.js';
 import { beginEvents, eventOf, RequestError } from './http.js';
-import { checkFormFields, FIELDS } from './known-fields.js';
+import { checkFormFields, FIELDS, nameOf } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
 /** Reply of a 'speech-to-text' serving, whole or a piece. */
@@ -156,7 +156,7 @@ function textIn(form: Form, name: string): string | undefined {
 
 function granularitiesIn(form: Form): ReadonlySet<string> {
   const asked = form.flatMap(([name, value]) =>
-    /^timestamp_granularities(\[\d*\])?$/.test(name) && typeof value === 'string' ? [value] : [],
+    nameOf(name) === 'timestamp_granularities' && typeof value === 'string' ? [value] : [],
   );
   return new Set(asked.length === 0 ? ['segment'] : asked);
 }

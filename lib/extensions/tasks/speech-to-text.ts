@@ -196,6 +196,7 @@ export function speechToText(
   const prepare = own.forSteps(({ name, file, facts }) => {
     const transcription: TranscriberFiles = {
       ...facts,
+      prompts: facts.prompts.limits,
       name,
       decoder: file,
       session: own.sessionOfSteps,
@@ -222,7 +223,7 @@ export function speechToText(
       const { tokens, tasks, mel, usual, prompts } = context.facts;
       const asked = readInput(own.owner, input);
       const { audio, language, task, prompt = '', previousText = false, words = false } = asked;
-      new TextLimits(prompts).checkCharacters(prompt.length);
+      prompts.checkCharacters(prompt.length);
       const code = language ?? options.language ?? usual.language;
       const row = {
         language: languageOf(own.owner, code, tokens),
@@ -341,16 +342,10 @@ type Tasks = Readonly<Partial<Record<'transcribe' | 'translate', number>>>;
 
 interface Facts extends Pick<
   TranscriberFiles,
-  | 'encoder'
-  | 'tokenizer'
-  | 'tokenizerConfig'
-  | 'mel'
-  | 'tokens'
-  | 'prompts'
-  | 'alignment'
-  | 'filterWidth'
+  'encoder' | 'tokenizer' | 'tokenizerConfig' | 'mel' | 'tokens' | 'alignment' | 'filterWidth'
 > {
   readonly tasks: Tasks;
+  readonly prompts: TextLimits;
   /** Defaults of calls, from generation_config.json. */
   readonly usual: Pick<SpeechToWrite, 'language' | 'task'>;
 }
@@ -401,7 +396,7 @@ class SpeechModelFiles extends ModelOfTask<
       previous: added.get('<|startofprev|>'),
     };
     const filterWidth = numberIn(generation, config, 'median_filter_width') ?? 7;
-    if (filterWidth < 1 || filterWidth % 2 !== 1) {
+    if (filterWidth % 2 !== 1) {
       throw refused(repository, 'config.json', 'median_filter_width', filterWidth);
     }
     if (this.options.language !== undefined) {
@@ -420,13 +415,13 @@ class SpeechModelFiles extends ModelOfTask<
       tokenizerConfig: (await readConfig(repository, 'tokenizer_config.json', fetching)) ?? {},
       mel: melOf(preprocessor),
       tokens,
-      prompts: {
+      prompts: new TextLimits({
         serving: this.options.name,
         maxTokens: Math.floor(tokens.most / 2) - 1,
         tooLong: 'refuse',
         canBeCut: false,
         specialTokens: [...added.keys()],
-      },
+      }),
       alignment: alignmentIn(generation),
       filterWidth,
       tasks: tasksIn(generation),

@@ -5,7 +5,7 @@ import { PATTERN_RULE, type PatternTexts } from './json-grammar.js';
 
 type Library = typeof import('refa');
 
-/** Parts of a pattern, or states of its automaton: so many take a quarter of a second. */
+/** Limit of a pattern's parts, and of its automaton's states: it takes a quarter of a second. */
 const MOST_PARTS = 1000;
 /** Different patterns of a grammar. */
 const MOST_PATTERNS = 32;
@@ -52,7 +52,7 @@ async function loadLibrary(): Promise<Library | undefined> {
   }
 }
 
-/** What all patterns of a grammar take. */
+/** Sums over a grammar's patterns. */
 interface Sums {
   readonly known: Map<string, readonly TextState[]>;
   broad: number;

@@ -25,7 +25,7 @@ import {
   type TextTokenizer,
   textTokenizer,
 } from './text-tokenizer.js';
-import { type AlignmentHead, Attention, attentionOf, wordsOf } from './word-times.js';
+import { type AlignmentHead, Attention, attentionsOf, wordsOf } from './word-times.js';
 
 /** Speech as sent to the model's thread. */
 export interface SpeechRow {
@@ -187,11 +187,10 @@ interface Hearing {
   window: SpeechWindow | undefined;
   /** Place of the window's temperature. */
   attempt: number;
-  sampler: Sampler;
+  /** Draws the window's tokens, once the decoder has read what stands before them. */
+  sampler: Sampler | undefined;
   /** Tokens of the windows before, if it follows on them. */
   said: readonly number[];
-  /** True if the decoder has read what stands before the window's text. */
-  hasBegun: boolean;
   /** Text of the window. */
   tokens: number[];
   /** Sum of its tokens' log-probabilities. */
@@ -238,19 +237,18 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
 
   /** @throws InvalidInputError for what this model can't follow */
   private started(row: SpeechRow): Hearing {
-    const { tokens, alignment } = this.options;
+    const { tokens, alignment, name } = this.options;
     const prompt = row.prompt === '' ? [] : this.tokensOf(row.prompt);
     if ((prompt.length > 0 || row.followsText) && tokens.previous === undefined) {
       throw new InvalidInputError(
-        `${this.options.name} has no token <|startofprev|>, so it follows on no text; leave out ` +
+        `${name} has no token <|startofprev|>, so it follows on no text; leave out ` +
           'prompt and previousText',
       );
     }
-    const outputs = new Attention(alignment, 1).outputs;
-    if (row.words && (outputs.length === 0 || !this.model.has(outputs))) {
+    if (row.words && (alignment.length === 0 || !this.model.has(attentionsOf(alignment)))) {
       throw new InvalidInputError(
-        `${this.options.name} gives no times of words: it needs alignment_heads in ` +
-          `generation_config.json, and a decoder with the outputs ${attentionOf(0)}, ..., as in the ` +
+        `${name} gives no times of words: it needs alignment_heads in ` +
+          'generation_config.json, and a decoder with the outputs cross_attentions.0, ..., as in the ' +
           'repositories named _timestamped; leave out words',
       );
     }
@@ -261,9 +259,8 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
       language: row.language,
       window: undefined,
       attempt: 0,
-      sampler: samplerOf(row.temperatures[0]!),
+      sampler: undefined,
       said: [],
-      hasBegun: false,
       tokens: [],
       certainty: 0,
       silence: 0,
@@ -293,7 +290,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
       hasEncoded ||= isNew;
       try {
         hearing.window ??= await this.encoded(hearing);
-        const logits = await (hearing.hasBegun ? this.next(hearing) : this.begin(hearing));
+        const logits = await (hearing.sampler ? this.next(hearing) : this.begin(hearing));
         results.push(this.take(hearing, logits));
       } catch (cause) {
         results.push(failureOf(cause));
@@ -337,7 +334,6 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     hearing.certainty = 0;
     hearing.tokens = [];
     hearing.sampler = samplerOf(row.temperatures[attempt]!);
-    hearing.hasBegun = true;
     return logits.at(-1)!;
   }
 
@@ -347,7 +343,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
 
   private take(hearing: Hearing, logits: Float32Array): SequenceResult<Transcript> {
     const { tokens } = this.options;
-    const { token, logprob } = nextToken(logits, hearing.tokens, tokens, hearing.sampler);
+    const { token, logprob } = nextToken(logits, hearing.tokens, tokens, hearing.sampler!);
     hearing.certainty += logprob;
     if (token !== tokens.end) {
       hearing.tokens.push(token);
@@ -375,7 +371,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     const text = spoken.map((part) => part.text).join('');
     const compressionRatio = compressionOf(text.trim());
     const isPoor = !isSilent && (logprob < UNSURE || compressionRatio > REPETITIVE);
-    hearing.hasBegun = false;
+    hearing.sampler = undefined;
     if (isPoor && attempt + 1 < row.temperatures.length) {
       hearing.attempt++;
       return PENDING;
@@ -434,7 +430,7 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     language: string | undefined,
   ): readonly TranscriptWord[] {
     const places = tokens.flatMap((token, i) => (this.isText(token) ? [place + i] : []));
-    const ids = places.map((each) => tokens[each - place]!);
+    const ids = tokens.filter((token) => this.isText(token));
     // The decoder has not read the last token of a full window.
     const secondsAt = (at: number): number =>
       rounded(offset + (times[Math.min(at, times.length - 1)] ?? 0) * TIME_STEP);

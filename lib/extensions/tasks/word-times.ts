@@ -19,7 +19,7 @@ export class Attention {
     /** Odd number of frames, whose median smooths the weights. */
     private readonly filterWidth: number,
   ) {
-    this.outputs = [...new Set(heads.map(([layer]) => attentionOf(layer)))];
+    this.outputs = attentionsOf(heads);
     this.weights = heads.map(() => []);
   }
 
@@ -55,8 +55,13 @@ export class Attention {
   }
 }
 
+/** Names of the decoder's outputs with these heads. */
+export function attentionsOf(heads: readonly AlignmentHead[]): readonly string[] {
+  return [...new Set(heads.map(([layer]) => attentionOf(layer)))];
+}
+
 /** Name of the output with a layer's attention to the audio, in exports of optimum. */
-export function attentionOf(layer: number): string {
+function attentionOf(layer: number): string {
   return `cross_attentions.${layer}`;
 }
 

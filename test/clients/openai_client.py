@@ -122,7 +122,9 @@ def forms():
         ],
         "response": response.output_parsed.model_dump(),
         "events": sorted(set(types)),
-        "completion": client.completions.create(model="caller", prompt="a").usage.completion_tokens,
+        "completion": client.completions.create(
+            model="caller", prompt="a", temperature=0
+        ).usage.completion_tokens,
     }
 
 

@@ -143,6 +143,7 @@ const steps = {
       ],
       tools: [tool],
       max_tokens: 1,
+      temperature: 0, // A drawn answer may end before.
     });
     const { choices } = await client.completions.create({ model: 'caller', prompt: ['a', 'b'] });
     return {
@@ -186,6 +187,7 @@ const steps = {
       input: [{ role: 'user', content: 'Where to?' }, ...output, ...results],
       tools: [tool],
       max_output_tokens: 1,
+      temperature: 0,
     });
     const text = responses.stream({ ...options, temperature: 0 });
     const pieces = [];

@@ -382,6 +382,9 @@ const ARGUMENTS = 8;
 /** A run that is under way, and the next one. */
 const SLOTS = 2;
 
+/** A slot for loading the library, which the thread does first. */
+const LOAD = SLOTS;
+
 /** States of a slot. */
 const [FREE, POSTED, RUNNING, REVOKED] = [0, 1, 2, 3];
 
@@ -401,11 +404,19 @@ interface RunSite {
 const SCRIPT = `
   const { parentPort, workerData } = require('node:worker_threads');
   const { states, args, statuses } = workerData;
-  const koffi = require(workerData.koffi);
-  koffi.config(workerData.stacks);
-  // Garbage collection of the library would unload it.
-  globalThis.library = koffi.load(workerData.library);
-  const run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
+  let run;
+  if (Atomics.compareExchange(states, ${LOAD}, ${POSTED}, ${RUNNING}) === ${POSTED}) {
+    try {
+      const koffi = require(workerData.koffi);
+      koffi.config(workerData.stacks);
+      // Garbage collection of the library would unload it.
+      globalThis.library = koffi.load(workerData.library);
+      run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
+    } finally {
+      Atomics.store(states, ${LOAD}, ${FREE});
+      Atomics.notify(states, ${LOAD});
+    }
+  }
   for (let slot = 0; ; slot = (slot + 1) % ${SLOTS}) {
     Atomics.wait(states, slot, ${FREE});
     if (Atomics.compareExchange(states, slot, ${POSTED}, ${RUNNING}) === ${POSTED}) {
@@ -423,7 +434,10 @@ class RunThreads {
   private isBroken = false;
 
   constructor(private readonly site: RunSite) {
-    process.once('exit', () => this.all.forEach((thread) => thread.endRuns()));
+    process.once('exit', () => {
+      this.all.forEach((thread) => thread.stop());
+      this.all.forEach((thread) => thread.untilStopped());
+    });
   }
 
   /** Gives the lane an idle thread, or a new one while there are fewer than `most`. */
@@ -464,7 +478,7 @@ interface PostedRun {
 
 class RunThread {
   private readonly worker: Worker;
-  private readonly states = new Int32Array(new SharedArrayBuffer(4 * SLOTS));
+  private readonly states = new Int32Array(new SharedArrayBuffer(4 * (SLOTS + 1)));
   private readonly args = new BigUint64Array(new SharedArrayBuffer(8 * ARGUMENTS * SLOTS));
   private readonly statuses = new BigUint64Array(new SharedArrayBuffer(8 * SLOTS));
   private readonly posted: (PostedRun | undefined)[] = [];
@@ -477,6 +491,7 @@ class RunThread {
     private readonly onEnd: (hasFailed: boolean) => void,
   ) {
     const { states, args, statuses } = this;
+    states[LOAD] = POSTED;
     const workerData = { ...site, states, args, statuses };
     this.worker = new Worker(SCRIPT, { eval: true, workerData });
     this.worker.on('message', (slot: number) => this.end(slot));
@@ -518,13 +533,16 @@ class RunThread {
     });
   }
 
-  /** Blocks until no run is under way. A process that exits while a thread is in native code aborts. */
-  endRuns(): void {
+  /** The thread then neither loads the library nor begins a run, and the runs end soon. */
+  stop(): void {
+    Atomics.compareExchange(this.states, LOAD, POSTED, REVOKED);
     this.revoke(new Error('The process ends'));
-    this.posted.forEach((run, slot) => {
-      run?.terminate();
-      Atomics.wait(this.states, slot, RUNNING, LAST_RUN);
-    });
+    this.posted.forEach((run) => run?.terminate());
+  }
+
+  /** Blocks. A process that exits while a thread is in native code aborts. */
+  untilStopped(): void {
+    this.states.forEach((_, slot) => Atomics.wait(this.states, slot, RUNNING, LAST_RUN));
   }
 
   private end(slot: number): void {

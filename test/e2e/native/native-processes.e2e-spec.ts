@@ -41,6 +41,13 @@ describe('A process with native sessions', () => {
     expect(await ended('interrupted.mjs', file, what)).toMatchObject(expected);
   });
 
+  // In most of these processes a thread is in the middle of loading koffi then.
+  it('[24.8] that exits while its threads start ends with its own code', async () => {
+    for (let time = 0; time < 8; time++) {
+      expect(await ended('starting.mjs', file, '20')).toMatchObject({ code: 3, signal: null });
+    }
+  });
+
   it('[24.5] without koffi does not start, and says how to get it', async () => {
     expect(await ended('hindered.mjs', file, 'no koffi', 'native')).toMatchObject({
       stdout: expect.stringContaining(

@@ -166,6 +166,9 @@ export class Intake {
   }
 }
 
+/** Context of rows that the serving runs for itself. */
+export const OF_NO_CALL = { options: {}, recorder: undefined } as const;
+
 export function requestedHooks({ hooks }: StreamOptions<string>): readonly string[] | undefined {
   return hooks?.length ? hooks : undefined;
 }

@@ -216,7 +216,7 @@ export class Pipeline implements Closable {
   }
 
   examplesOf(inputs: readonly unknown[]): Promise<readonly Batch[]> {
-    return examplesOf(this.options.name, inputs, this.caller);
+    return examplesOf(inputs, this.caller, this.intake);
   }
 
   /** @throws InvalidServingError if a row's answer depends on other rows, or on padding */

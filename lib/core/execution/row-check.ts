@@ -21,7 +21,7 @@ import {
 import { variableAxesOf } from '../partitions/model/variable-axes.js';
 import type { ResolvedServing } from '../definition/resolved-serving.js';
 import type { BatchRunner } from './batch-run.js';
-import type { Intake } from './intake.js';
+import { type Intake, OF_NO_CALL } from './intake.js';
 import { ReplyRequest } from './request.js';
 
 /** Each continues "The model of serving ...". */
@@ -233,7 +233,7 @@ export class RowCheck {
   }
 
   private admitted(row: Batch) {
-    return this.intake.admit(row, { options: {}, recorder: undefined });
+    return this.intake.admit(row, OF_NO_CALL);
   }
 }
 

@@ -2,7 +2,7 @@ import { countOfRows } from '../format.js';
 import { Batch } from '../batch/batch.js';
 import type { Container } from '../batch/container.js';
 import { zerosOf, Tensor } from '../batch/tensor.js';
-import { InvalidServingError, messageOf, ServingLoadError } from '../errors.js';
+import { InvalidInputError, InvalidServingError, messageOf, ServingLoadError } from '../errors.js';
 import {
   axesOf,
   describePort,
@@ -12,7 +12,7 @@ import {
 import type { BatchRunner } from './batch-run.js';
 import type { CallerSide } from './caller-side.js';
 import { DEFAULT_CALL_OPTIONS } from './resolved-call-options.js';
-import { type Intake, mostRowsLike, rowCostsOf } from './intake.js';
+import { type Intake, mostRowsLike, OF_NO_CALL, rowCostsOf } from './intake.js';
 import type { Lanes } from './lanes.js';
 import { type BatchRequest, ReplyRequest } from './request.js';
 import type { OpenedEngine } from '../partitions/engine.js';
@@ -21,21 +21,25 @@ import type { KeyOptions, ResolvedServing } from '../definition/resolved-serving
 import { BATCHES_TO_BELIEVE } from '../batching/run-times.js';
 import type { Batcher } from '../batching/batcher.js';
 
-/** @throws InvalidServingError for an example without rows */
+/** @throws InvalidServingError naming an input that can't be used */
 export async function examplesOf(
-  serving: string,
   inputs: readonly unknown[],
   caller: CallerSide,
+  intake: Intake,
 ): Promise<Batch[]> {
   const examples: Batch[] = [];
-  for (const input of inputs) {
-    const { rows } = await caller.prepare(input, DEFAULT_CALL_OPTIONS);
-    if (!(rows instanceof Batch) || rows.size === 0) {
-      throw new InvalidServingError(
-        `Serving "${serving}": each input of warmUp must give a batch with rows`,
-      );
+  for (const [index, input] of inputs.entries()) {
+    try {
+      const { rows } = await caller.prepare(input, DEFAULT_CALL_OPTIONS);
+      if (!(rows instanceof Batch) || rows.size === 0) {
+        throw new InvalidInputError('An example must give a batch with rows');
+      }
+      const example = rows.slice(0, 1).pad(0);
+      intake.admit(example, OF_NO_CALL);
+      examples.push(example);
+    } catch (cause) {
+      throw new InvalidServingError(`${messageOf(cause)} (input ${index} of warmUp)`, { cause });
     }
-    examples.push(rows.slice(0, 1).pad(0));
   }
   return examples;
 }
@@ -117,7 +121,7 @@ export async function warmUp({
   const { batchCost } = options;
   const rows = rowsFor(options, examples, opened.signature);
   const batches = rows.flatMap((example) => {
-    const { rows: row, lane } = intake.admit(example, { options: {}, recorder: undefined });
+    const { rows: row, lane } = intake.admit(example, OF_NO_CALL);
     const most = batchCost
       ? mostRowsLike(options.name, row, batchCost, lane.limits.batchSize)
       : Infinity;
@@ -131,7 +135,7 @@ export async function warmUp({
     if (rounds === 0) {
       return first;
     }
-    // A size's first run takes longer, so we don't learn from it.
+    // A size's first run takes longer.
     const others = sizes.map((batch) => {
       const rowCosts = batchCost && rowCostsOf(options.name, batchCost, batch);
       return { batch, lane, rowCosts, isLearned: true };
@@ -145,7 +149,7 @@ export async function warmUp({
           const begin = performance.now();
           const error = await runner.tryOut(new ReplyRequest(batch, lane), index, warmed);
           if (error !== undefined) {
-            throw failed(batch, error);
+            throw failed(batch, error, options.name);
           }
           if (isLearned) {
             const time = performance.now() - begin;
@@ -172,9 +176,10 @@ function roundsOf({ latencyTarget }: KeyOptions, sizes: number, isTimed: boolean
   return latencyTarget !== undefined ? most : isTimed ? 1 : 0;
 }
 
-function failed({ size, key }: Batch, cause: unknown): ServingLoadError {
+function failed({ size, key }: Batch, cause: unknown, serving: string): ServingLoadError {
+  const what = messageOf(cause).replace(`Serving "${serving}": `, '');
   return new ServingLoadError(
-    `The warm-up with ${countOfRows(size)} of key "${key}" failed: ${messageOf(cause)}`,
+    `The warm-up with ${countOfRows(size)} of key "${key}" failed: ${what}`,
     { cause },
   );
 }

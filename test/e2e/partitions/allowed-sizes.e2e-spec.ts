@@ -218,7 +218,7 @@ describe('The warm-up of threads', () => {
 
     await expect(listening).rejects.toThrow(ServingLoadError);
     await expect(listening).rejects.toThrow(
-      'Serving "sizes": The warm-up with 3 rows of key "b" failed: Serving "sizes": a batch of 3 rows failed: no such kernel',
+      'Serving "sizes": The warm-up with 3 rows of key "b" failed: a batch of 3 rows failed: no such kernel',
     );
 
     const written = await entries();

@@ -134,7 +134,7 @@ describe('A row that cannot be sent to a thread', () => {
 
   it('[2.4] A warm-up example that cannot be sent fails the boot', async () => {
     await expect(serve({ ...threadEcho, warmUp: [() => 1] })).rejects.toThrow(
-      'The warm-up with 32 rows of key "default" failed: Serving "echo": The row cannot be sent',
+      'The warm-up with 32 rows of key "default" failed: The row cannot be sent',
     );
   });
 });

@@ -384,9 +384,29 @@ describe('warm-up', () => {
   ])('[2.4] [1.9] A warm-up example %s fails the start', async (_, example) => {
     const serving = createServing(echo({ warmUp: [example] }).definition);
 
-    await expect(serving.start()).rejects.toThrow(
-      new InvalidServingError('Serving "echo": each input of warmUp must give a batch with rows'),
-    );
+    await expect(serving.start()).rejects.toMatchObject({
+      message: 'Serving "echo": An example must give a batch with rows (input 0 of warmUp)',
+      code: 'SERVING_INVALID',
+    });
+    await serving.close();
+  });
+
+  it('[2.4] [1.9] A warm-up example that preprocess refuses fails the start, which names it', async () => {
+    const { definition } = echo({ warmUp: ['a', ''] });
+    const serving = createServing({
+      ...definition,
+      preprocess: (input: string) => {
+        if (input === '') {
+          throw new RangeError('An empty text');
+        }
+        return { batch: Batch.stack([input]) };
+      },
+    });
+
+    await expect(serving.start()).rejects.toMatchObject({
+      message: 'Serving "echo": An empty text (input 1 of warmUp)',
+      code: 'SERVING_INVALID',
+    });
     await serving.close();
   });
 
@@ -395,9 +415,10 @@ describe('warm-up', () => {
       echo({ batchKeys: ['en', 'de'], warmUp: keysOf('fr') }).definition,
     );
 
-    await expect(serving.start()).rejects.toThrow(
-      new UnknownKeyError('Serving "echo" has no key "fr"; its keys are de, en'),
-    );
+    await expect(serving.start()).rejects.toMatchObject({
+      message: 'Serving "echo" has no key "fr"; its keys are de, en (input 0 of warmUp)',
+      cause: expect.any(UnknownKeyError) as unknown,
+    });
     await serving.close();
   });
 });

@@ -39,10 +39,14 @@ describe('Web processes that share a model process', () => {
     port = await freePort();
     const env = { WEB_PROCESSES: '2', WEB_PORT: `${port}`, MODEL_PORT: `${await freePort()}` };
     primary = fork(script, { env: { ...process.env, ...env } });
-    await until(
+    const answers = until(
       () => classify().catch(() => undefined),
       (reply) => reply?.status === 200,
     );
+    const end = once(primary, 'exit').then(([code]) => {
+      throw new Error(`The primary process ended with ${code}; npm run build:bench compiles it`);
+    });
+    await Promise.race([answers, end]);
   }
 
   beforeAll(start);

@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 341,
-  'thousand characters of code in lib': 1540.5,
+  'thousand characters of code in lib': 1541.9,
   'files of the core, its features and its Nest module': 135,
   'thousand characters of code in the core': 436.6,
-  'thousand characters of code in the core, its features and its Nest module': 652.2,
+  'thousand characters of code in the core, its features and its Nest module': 653.5,
   'thousand words of comments': 50,
   'names of the doors that are not public': 129,
   'names of the doors that only one extension imports': 93,

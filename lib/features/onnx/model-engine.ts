@@ -4,7 +4,7 @@ import type { Fetching, ModelPlace } from '../../core/partitions/model/remote-mo
 import type { DeclaredPorts } from '../../core/partitions/model/model-signature.js';
 import { contentForProcess, hashOf } from './model-content.js';
 import { ModelSource } from './model-source.js';
-import { releaseTurnOf, webgpuTurn } from './webgpu-turn.js';
+import { releaseTurnOf, webgpuTurn } from './native-calls.js';
 import {
   openWorkers,
   type Supervision,

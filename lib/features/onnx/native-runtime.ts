@@ -4,6 +4,7 @@ import { availableParallelism } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Worker } from 'node:worker_threads';
 import { messageOf } from '../../core/errors.js';
+import { callNative, CALLS, IS_CLOSED, nativeCalls } from './native-calls.js';
 
 /** Address of a library's object, or 0. */
 export type Pointer = bigint;
@@ -364,9 +365,6 @@ export class RunLane {
   }
 }
 
-/** Milliseconds that a process that exits waits for a run to end. */
-const LAST_RUN = 10_000;
-
 /** Milliseconds without a run after which a thread of ours ends. */
 const IDLE = 30_000;
 
@@ -381,9 +379,6 @@ const ARGUMENTS = 8;
 
 /** A run that is under way, and the next one. */
 const SLOTS = 2;
-
-/** A slot for loading the library, which the thread does first. */
-const LOAD = SLOTS;
 
 /** States of a slot. */
 const [FREE, POSTED, RUNNING, REVOKED] = [0, 1, 2, 3];
@@ -403,24 +398,28 @@ interface RunSite {
  */
 const SCRIPT = `
   const { parentPort, workerData } = require('node:worker_threads');
-  const { states, args, statuses } = workerData;
-  let run;
-  if (Atomics.compareExchange(states, ${LOAD}, ${POSTED}, ${RUNNING}) === ${POSTED}) {
+  const { states, args, statuses, calls } = workerData;
+  const callNative = (work) => {
+    Atomics.add(calls, ${CALLS}, 1);
     try {
-      const koffi = require(workerData.koffi);
-      koffi.config(workerData.stacks);
-      // Garbage collection of the library would unload it.
-      globalThis.library = koffi.load(workerData.library);
-      run = koffi.decode(workerData.run, koffi.proto(workerData.declaration));
+      return Atomics.load(calls, ${IS_CLOSED}) === 1 ? undefined : work();
     } finally {
-      Atomics.store(states, ${LOAD}, ${FREE});
-      Atomics.notify(states, ${LOAD});
+      Atomics.sub(calls, ${CALLS}, 1);
+      Atomics.notify(calls, ${CALLS});
     }
-  }
+  };
+  const run = callNative(() => {
+    const koffi = require(workerData.koffi);
+    koffi.config(workerData.stacks);
+    // Garbage collection of the library would unload it.
+    globalThis.library = koffi.load(workerData.library);
+    return koffi.decode(workerData.run, koffi.proto(workerData.declaration));
+  });
   for (let slot = 0; ; slot = (slot + 1) % ${SLOTS}) {
     Atomics.wait(states, slot, ${FREE});
     if (Atomics.compareExchange(states, slot, ${POSTED}, ${RUNNING}) === ${POSTED}) {
-      statuses[slot] = BigInt(run(...args.subarray(slot * ${ARGUMENTS}, (slot + 1) * ${ARGUMENTS})));
+      const own = args.subarray(slot * ${ARGUMENTS}, (slot + 1) * ${ARGUMENTS});
+      callNative(() => (statuses[slot] = BigInt(run(...own))));
     }
     Atomics.store(states, slot, ${FREE});
     Atomics.notify(states, slot);
@@ -434,10 +433,8 @@ class RunThreads {
   private isBroken = false;
 
   constructor(private readonly site: RunSite) {
-    process.once('exit', () => {
-      this.all.forEach((thread) => thread.stop());
-      this.all.forEach((thread) => thread.untilStopped());
-    });
+    // Before the exit waits for native calls.
+    process.prependOnceListener('exit', () => this.all.forEach((thread) => thread.stop()));
   }
 
   /** Gives the lane an idle thread, or a new one while there are fewer than `most`. */
@@ -478,7 +475,7 @@ interface PostedRun {
 
 class RunThread {
   private readonly worker: Worker;
-  private readonly states = new Int32Array(new SharedArrayBuffer(4 * (SLOTS + 1)));
+  private readonly states = new Int32Array(new SharedArrayBuffer(4 * SLOTS));
   private readonly args = new BigUint64Array(new SharedArrayBuffer(8 * ARGUMENTS * SLOTS));
   private readonly statuses = new BigUint64Array(new SharedArrayBuffer(8 * SLOTS));
   private readonly posted: (PostedRun | undefined)[] = [];
@@ -491,8 +488,7 @@ class RunThread {
     private readonly onEnd: (hasFailed: boolean) => void,
   ) {
     const { states, args, statuses } = this;
-    states[LOAD] = POSTED;
-    const workerData = { ...site, states, args, statuses };
+    const workerData = { ...site, states, args, statuses, calls: nativeCalls };
     this.worker = new Worker(SCRIPT, { eval: true, workerData });
     this.worker.on('message', (slot: number) => this.end(slot));
     this.worker.on('error', () => this.close(true));
@@ -533,16 +529,9 @@ class RunThread {
     });
   }
 
-  /** The thread then neither loads the library nor begins a run, and the runs end soon. */
   stop(): void {
-    Atomics.compareExchange(this.states, LOAD, POSTED, REVOKED);
     this.revoke(new Error('The process ends'));
     this.posted.forEach((run) => run?.terminate());
-  }
-
-  /** Blocks. A process that exits while a thread is in native code aborts. */
-  untilStopped(): void {
-    this.states.forEach((_, slot) => Atomics.wait(this.states, slot, RUNNING, LAST_RUN));
   }
 
   private end(slot: number): void {
@@ -581,7 +570,7 @@ let runtime: Promise<NativeRuntime> | undefined;
  * @throws an Error that says what is missing
  */
 export function nativeRuntime(): Promise<NativeRuntime> {
-  return (runtime ??= loadRuntime());
+  return (runtime ??= callNative(loadRuntime));
 }
 
 async function loadRuntime(): Promise<NativeRuntime> {

@@ -19,7 +19,7 @@ import { sessionAt, type SessionOfThread } from './native-session.js';
 import { createSession, providersOf, refuseIgnored, withShortSpin } from './onnx-session.js';
 import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { withVariableAxes } from '../../core/partitions/model/variable-axes.js';
-import { endInTurn, inTurn } from './webgpu-turn.js';
+import { callNative, endInTurn, inTurn } from './native-calls.js';
 import type { StateRows } from '../../core/partitions/row-states.js';
 import type {
   Loaded,
@@ -73,7 +73,7 @@ export class OnnxModel implements TensorModel {
 type OnRun = (rows: number, milliseconds: number) => void;
 
 export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxModel> {
-  const { InferenceSession, listSupportedBackends } = await loadRuntime();
+  const { InferenceSession, listSupportedBackends } = await callNative(loadRuntime);
   const runtime = {
     offered: listSupportedBackends().map(({ name }) => name),
     complete: [],
@@ -101,9 +101,19 @@ export async function sessionForThread(
   if (shared !== undefined) {
     return sessionAt(shared);
   }
-  const { InferenceSession } = await loadRuntime();
   refuseIgnored(providersOf(options));
-  return InferenceSession.create(model as string, withShortSpin(options));
+  const session = await callNative(async () => {
+    const { InferenceSession } = await loadRuntime();
+    return InferenceSession.create(model as string, withShortSpin(options));
+  });
+  const { inputNames, outputNames, inputMetadata, outputMetadata } = session;
+  return {
+    inputNames,
+    outputNames,
+    inputMetadata,
+    outputMetadata,
+    run: (...run) => callNative(() => session.run(...(run as Parameters<typeof session.run>))),
+  };
 }
 
 /** A session of onnxruntime-node, or a native one. */
@@ -155,7 +165,7 @@ function modelOn(
   return new OnnxModel(
     (feeds, names) => exclusively(() => run(feeds, names)),
     { signature, providers },
-    () => session.release(),
+    () => exclusively(() => session.release()),
   );
 }
 
@@ -164,11 +174,11 @@ type Exclusively = <T>(work: () => Promise<T>) => Promise<T>;
 /** WebGPU sessions take turns until their threads end; others run in parallel. */
 function exclusivelyFor({ options, webgpuTurn }: OnnxTask): Exclusively {
   if (!webgpuTurn || providersOf(options).every(({ name }) => name !== 'webgpu')) {
-    return (work) => work();
+    return callNative;
   }
   const turn = new Int32Array(webgpuTurn);
   endInTurn(turn);
-  return (work) => inTurn(turn, work);
+  return (work) => inTurn(turn, () => callNative(work));
 }
 
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {

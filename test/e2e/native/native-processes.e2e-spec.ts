@@ -21,18 +21,34 @@ function ended(script: string, ...args: readonly string[]): Promise<Ended> {
   });
 }
 
-describe('A process with native sessions', () => {
-  let folder: string;
-  let file: string;
+let folder: string;
+let file: string;
 
-  beforeAll(async () => {
-    folder = await mkdtemp(join(tmpdir(), 'native-'));
-    file = join(folder, 'slow.onnx');
-    await writeFile(file, slowModel(1000));
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'native-'));
+  file = join(folder, 'slow.onnx');
+  await writeFile(file, slowModel(1000));
+});
+
+afterAll(() => rm(folder, { recursive: true }));
+
+describe('A process whose threads run models', () => {
+  it.each([
+    ['exits', 'exit', { code: 3, signal: null }],
+    ['throws an error that nothing catches', 'throw', { code: 1, signal: null }],
+  ])('[5.3] that %s in the middle of a run ends with its own code', async (_, what, expected) => {
+    expect(await ended('interrupted.mjs', file, what, 'thread')).toMatchObject(expected);
   });
 
-  afterAll(() => rm(folder, { recursive: true }));
+  it('[5.3] that exits while its threads load models ends with its own code', async () => {
+    for (const after of [200, 300, 400, 500]) {
+      const code = await ended('starting.mjs', file, 'thread', `${after}`);
+      expect(code).toMatchObject({ code: 3, signal: null });
+    }
+  });
+});
 
+describe('A process with native sessions', () => {
   it.each([
     ['exits', 'exit', { code: 3, signal: null }],
     ['throws an error that nothing catches', 'throw', { code: 1, signal: null }],
@@ -41,10 +57,11 @@ describe('A process with native sessions', () => {
     expect(await ended('interrupted.mjs', file, what)).toMatchObject(expected);
   });
 
-  // In most of these processes a thread is in the middle of loading koffi then.
+  // Many of these processes are then in the middle of loading a library in some thread.
   it('[24.8] that exits while its threads start ends with its own code', async () => {
     for (let time = 0; time < 8; time++) {
-      expect(await ended('starting.mjs', file, '20')).toMatchObject({ code: 3, signal: null });
+      const code = await ended('starting.mjs', file, 'native', '20');
+      expect(code).toMatchObject({ code: 3, signal: null });
     }
   });
 

@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from '@jest/globals';
 import { type ExternalModel, PartitionLostError } from 'nestjs-serving';
 import { openWorkers } from '../../../../lib/core/partitions/worker/supervised.partition.js';
-import { inTurn, releaseTurnOf, webgpuTurn } from '../../../../lib/features/onnx/webgpu-turn.js';
+import { inTurn, releaseTurnOf, webgpuTurn } from '../../../../lib/features/onnx/native-calls.js';
 import { useGates } from '../../../fixtures/batching/gate.js';
 import { useServings } from '../../../fixtures/serving/use-servings.js';
 import { worker } from '../../../fixtures/partitions/worker.js';

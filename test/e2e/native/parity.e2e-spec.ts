@@ -11,6 +11,7 @@ import {
   openNativeSession,
 } from '../../../lib/features/onnx/native-session.js';
 import { nativeRuntime, RunLane } from '../../../lib/features/onnx/native-runtime.js';
+import { feedOf } from '../../../lib/features/onnx/onnx-model.js';
 import {
   echoModel,
   linearModel,
@@ -90,7 +91,8 @@ describe('A native session', () => {
   ): Promise<void> {
     const [native, other] = await bothOf(model);
     const answer = await native.run(feeds, other.outputNames, options);
-    const expected = await other.run(feeds);
+    const read = Object.entries(feeds).map(([name, tensor]) => [name, feedOf(tensor)] as const);
+    const expected = await other.run(Object.fromEntries(read));
     for (const name of other.outputNames) {
       const [{ type, dims, data }, wanted] = [answer[name]!, expected[name]!];
       expect({ type, dims, data }).toEqual({

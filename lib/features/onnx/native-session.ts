@@ -154,13 +154,18 @@ export class NativeSession {
         return own;
       }
       const { type, shape } = this.shapes.get(name) ?? {};
-      if (!type || !shape || type === 'string') {
+      if (!type || !shape || type === 'string' || this.isInput(name)) {
         return undefined;
       }
       const dims = shape.map((axis) => (typeof axis === 'number' ? axis : sizes.get(axis)));
       const isKnown = dims.every((size) => size !== undefined && size > 0);
       return isKnown && !shape.includes('') ? blankOf(type, dims as number[]) : undefined;
     });
+  }
+
+  /** The library passes such an output on, and writes nothing into memory that is given for it. */
+  private isInput(output: string): boolean {
+    return this.inputMetadata.some(({ name }) => name === output);
   }
 
   /** Frees the session once its runs have ended. Called once. */

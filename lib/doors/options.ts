@@ -12,4 +12,5 @@ export {
   whole,
 } from '../core/definition/option-rules.js';
 export { portRules } from '../core/definition/resolve-definition.js';
+export { runtimeRules } from '../core/definition/runtime-rules.js';
 export type { FunctionServingDefinition } from '../core/definition/serving-definition.js';

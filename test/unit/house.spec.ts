@@ -12,13 +12,13 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 341,
-  'thousand characters of code in lib': 1541.9,
-  'files of the core, its features and its Nest module': 135,
-  'thousand characters of code in the core': 436.6,
-  'thousand characters of code in the core, its features and its Nest module': 653.5,
-  'thousand words of comments': 50,
-  'names of the doors that are not public': 129,
+  'files of lib': 342,
+  'thousand characters of code in lib': 1542.9,
+  'files of the core, its features and its Nest module': 136,
+  'thousand characters of code in the core': 438.3,
+  'thousand characters of code in the core, its features and its Nest module': 654.5,
+  'thousand words of comments': 50.1,
+  'names of the doors that are not public': 130,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
   'options of a definition': 17,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 76.3,
   opentelemetry: 14.5,
-  tasks: 273.5,
+  tasks: 273.6,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -32,6 +32,7 @@ import {
   whole,
   withRules,
 } from './option-rules.js';
+import { runtimeRules } from './runtime-rules.js';
 import { batchSizeOf, batchSizeRule } from './batch-size.js';
 import {
   checkTogether,
@@ -75,7 +76,6 @@ const aCost: Rule = {
   check: (value) => typeof value === 'number' && value > 0,
   allowed: 'a number above 0',
 };
-const anObject: Rule = { check: isRecord, allowed: 'an object' };
 /** Only an input is padded; that is checked against the model. */
 const ofPorts = ['batchAxis', 'variableAxis', 'padWith'];
 const axes: Rule = {
@@ -191,7 +191,7 @@ const ofModel: Rules = {
       value === false || (typeof value === 'string' && /^[\da-f]{64}$/i.test(value)),
     allowed: '64 hexadecimal digits, or false',
   },
-  session: anObject,
+  session: groupOf(runtimeRules),
   checkRows: flag,
   ...portRules,
   state: {
@@ -295,6 +295,7 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
   checkOptions(owner, definition, { ...rules, ...around });
   const options = runnerOf(definition);
   checkOptions(owner, options, own, 'model.');
+  checkPartitions(owner, definition, options);
   const { name, rollout: { version = DEFAULT_VERSION } = {}, warmUp = [] } = definition;
   const size = batchSizeOf(definition.batchSize);
   const partitions = partitionsOf(definition, more);
@@ -557,6 +558,19 @@ function misspelt(options: object, known: readonly string[], group: string): str
   const meant = closestName(unknown, known) ?? short;
   const hint = meant === undefined ? '' : `; did you mean "${group}${meant}"?`;
   return ` and the unknown option "${group}${unknown}"${hint}`;
+}
+
+/** A module or function gets any options. */
+function checkPartitions(
+  owner: string,
+  { partitions }: ServingDefinition,
+  { file }: RunnerOptions,
+): void {
+  if (file !== undefined && Array.isArray(partitions)) {
+    (partitions as readonly object[]).forEach((options, partition) =>
+      checkOptions(owner, options, runtimeRules, `partitions[${partition}].`),
+    );
+  }
 }
 
 function partitionsOf(definition: ServingDefinition, more: More): readonly PartitionOptions[] {

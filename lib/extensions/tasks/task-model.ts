@@ -12,7 +12,14 @@ import {
   type ServingSignature,
 } from '../../index.js';
 import { type AcceptedAxes, type Fetching, openForThreads } from '../../doors/models.js';
-import { checkOptions, isRecord, type Rule, type Rules } from '../../doors/options.js';
+import {
+  checkOptions,
+  groupOf,
+  isRecord,
+  type Rule,
+  type Rules,
+  runtimeRules,
+} from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import {
   hashing,
@@ -76,7 +83,7 @@ const ofRepository: Rules = {
 
 const ofModel: Rules = {
   ...ofRepository,
-  session: { check: isRecord, allowed: 'an object' },
+  session: groupOf(runtimeRules),
   isolation: oneOf('thread', 'process', 'native', 'none'),
   blockingLimit: { check: (value) => typeof value === 'number', allowed: 'milliseconds' },
   checkRows: oneOf(true, false),
@@ -84,11 +91,8 @@ const ofModel: Rules = {
 
 type SessionOptions = ModelRunner['session'];
 
-function isOnCpu({ executionProviders = [] }: SessionOptions = {}): boolean {
-  // A wrong type is refused later.
-  return [executionProviders]
-    .flat()
-    .every((each) => (typeof each === 'string' ? each : each.name) === 'cpu');
+function isCpu(provider: unknown): boolean {
+  return (isRecord(provider) ? provider['name'] : provider) === 'cpu';
 }
 
 /** Rules of models whose steps hand on a cache, and need their own thread or process. */
@@ -96,12 +100,15 @@ export const ofSteps: Rules = {
   isolation: oneOf('thread', 'process'),
   blockingLimit: { check: () => false, allowed: 'nothing here' },
   checkRows: { check: () => false, allowed: 'nothing here' },
-  session: {
-    check: (value) => isRecord(value) && isOnCpu(value),
-    allowed:
-      'an object with no provider but the CPU: elsewhere the runtime would copy the cache ' +
-      'between two tokens; use a server made for that, such as vLLM',
-  },
+  session: groupOf({
+    ...runtimeRules,
+    executionProviders: {
+      check: (value) => Array.isArray(value) && value.every(isCpu),
+      allowed:
+        'no provider but the CPU: elsewhere the runtime would copy the cache between two tokens; ' +
+        'use a server made for that, such as vLLM',
+    },
+  }),
 };
 
 export interface LoadingFiles {
@@ -265,7 +272,7 @@ export abstract class ModelOfTask<Input, Output, Facts> {
   }
 
   get isOnCpu(): boolean {
-    return isOnCpu(this.place.session);
+    return this.place.session?.executionProviders?.every(isCpu) ?? true;
   }
 
   /** Option that names the ONNX file. */

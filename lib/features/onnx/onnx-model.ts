@@ -16,7 +16,13 @@ import {
   signatureOf,
 } from '../../core/partitions/model/model-signature.js';
 import { sessionAt, type SessionOfThread } from './native-session.js';
-import { createSession, providersOf, refuseIgnored, withShortSpin } from './onnx-session.js';
+import {
+  createSession,
+  providersOf,
+  refuseIgnored,
+  refuseUnread,
+  withShortSpin,
+} from './onnx-session.js';
 import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { withVariableAxes } from '../../core/partitions/model/variable-axes.js';
 import { callNative, endInTurn, inTurn } from './native-calls.js';
@@ -73,6 +79,7 @@ export class OnnxModel implements TensorModel {
 type OnRun = (rows: number, milliseconds: number) => void;
 
 export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxModel> {
+  refuseUnread(task.options);
   const { InferenceSession, listSupportedBackends } = await callNative(loadRuntime);
   const runtime = {
     offered: listSupportedBackends().map(({ name }) => name),
@@ -101,6 +108,7 @@ export async function sessionForThread(
   if (shared !== undefined) {
     return sessionAt(shared);
   }
+  refuseUnread(options);
   refuseIgnored(providersOf(options));
   const session = await callNative(async () => {
     const { InferenceSession } = await loadRuntime();

@@ -37,6 +37,20 @@ const PASSED_ON: ReadonlyMap<string, readonly string[]> = new Map([
   ['coreml', ['coreMlFlags']],
 ]);
 
+/** Options of sessions that only the C API takes, or browsers. */
+const NOT_PASSED_ON = ['freeDimensionOverrides', 'logVerbosityLevel', 'enableGraphCapture'];
+
+/** @throws ServingLoadError naming an option of a session that onnxruntime-node would ignore */
+export function refuseUnread(options: PartitionOptions): void {
+  const unread = NOT_PASSED_ON.find((name) => options[name] !== undefined);
+  if (unread !== undefined) {
+    const remedy = unread === 'enableGraphCapture' ? '' : ", or use isolation: 'native'";
+    throw new ServingLoadError(
+      `onnxruntime-node would ignore the option ${unread} of the session; leave it out${remedy}`,
+    );
+  }
+}
+
 /** @throws ServingLoadError naming an option of a provider that would be ignored */
 export function refuseIgnored(providers: readonly Provider[]): void {
   for (const { name, ...given } of providers) {

@@ -150,7 +150,10 @@ describe('The signature of a serving', () => {
       { ...digits, partitions: 2 },
       { ...digits, name: 'lone' },
       { name: 'threads', model: { file: linearModel('n'), isolation: 'thread' }, partitions: 2 },
-      { name: 'foreign', model: { file: linearModel('n'), session: { enableGraphCapture: true } } },
+      {
+        name: 'foreign',
+        model: { file: linearModel('n'), session: { preferredOutputLocation: 'cpu' } },
+      },
       { name: 'linear', model: { file: linearModel('n'), isolation }, batchSize: [1, 4] },
       masked,
       { ...plain, partitions: 3, warmUp: ['a'] },
@@ -167,7 +170,7 @@ describe('The signature of a serving', () => {
         'float32[batch, 784]; outputs probabilities: float32[batch, 10]; loaded in N ms',
       'Serving "file" is ready: file, 1 thread; loaded in N ms',
       'Serving "foreign" is ready: model on cpu, 1 thread, since native sessions have no option ' +
-        'enableGraphCapture; inputs x: float32[n, 3]; outputs y: float32[n, 2]; loaded in N ms',
+        'preferredOutputLocation; inputs x: float32[n, 3]; outputs y: float32[n, 2]; loaded in N ms',
       'Serving "linear" is ready: model on cpu, 1 process; inputs x: float32[n, 3]; ' +
         'outputs y: float32[n, 2]; loaded in N ms; warm-up N ms',
       'Serving "lone" is ready: model on cpu, natively; inputs image: float32[batch, 784]; ' +

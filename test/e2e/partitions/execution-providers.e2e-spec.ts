@@ -124,6 +124,23 @@ describe('The execution providers of a serving', () => {
     },
   );
 
+  it.each<[object, string]>([
+    [{ freeDimensionOverrides: { n: 1 } }, "leave it out, or use isolation: 'native'"],
+    [{ logVerbosityLevel: 1 }, "leave it out, or use isolation: 'native'"],
+    [{ enableGraphCapture: true }, 'of the session; leave it out'],
+  ])(
+    '[24.12] An option of the session that would be ignored fails the start: %j',
+    async (session, message) => {
+      for (const isolation of ['thread', 'none'] as const) {
+        const starting = serve({ name: 'echo', model: { file: model, session, isolation } });
+        await expect(starting).rejects.toThrow(
+          `onnxruntime-node would ignore the option ${Object.keys(session)[0]} of the session`,
+        );
+        await expect(starting).rejects.toThrow(message);
+      }
+    },
+  );
+
   it('[5.7] An empty list of providers means the CPU', async () => {
     const serving = await serve({
       name: 'echo',

@@ -716,9 +716,9 @@ describe('textGeneration', () => {
   it.each<[object, string]>([
     [
       { model: { from, session: { executionProviders: ['cuda'] } } },
-      'option "model.session" is { executionProviders: [ \'cuda\' ] }; allowed is an object with no ' +
-        'provider but the CPU: elsewhere the runtime would copy the cache between two tokens; use ' +
-        'a server made for that, such as vLLM',
+      'option "model.session.executionProviders" is [ \'cuda\' ]; allowed is no provider but the ' +
+        'CPU: elsewhere the runtime would copy the cache between two tokens; use a server made for ' +
+        'that, such as vLLM',
     ],
     [{ tooLong: 'cut' }, 'option "tooLong" is "cut"; allowed is nothing here'],
     [{ batchSize: 0 }, 'option "batchSize" is 0; allowed is'],

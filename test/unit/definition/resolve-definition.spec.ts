@@ -324,6 +324,35 @@ describe('resolveDefinition', () => {
       { ...model, model: { file: 'a.onnx', session: 'cuda' } },
       'option "model.session" is "cuda"; allowed is an object',
     ],
+    ...(
+      [
+        [{ executionProviders: 'cpu' }, 'a list of names of providers, or of objects of name'],
+        [{ executionProviders: [null] }, 'a list of names of providers, or of objects of name'],
+        [{ intraOpNumThreads: NaN }, 'a whole number from 0 to 2147483647'],
+        [{ interOpNumThreads: 1.5 }, 'a whole number from 0 to 2147483647'],
+        [{ freeDimensionOverrides: { n: 2.5 } }, "an object of the axes' sizes by name, each a"],
+        [{ graphOptimizationLevel: 'most' }, '"disabled", "basic", "extended", "layout", "all"'],
+        [{ enableCpuMemArena: 'false' }, 'true or false'],
+        [{ enableMemPattern: 0 }, 'true or false'],
+        [{ executionMode: 'paralel' }, '"sequential", "parallel"'],
+        [{ optimizedModelFilePath: 1 }, 'a string'],
+        [{ enableProfiling: 'yes' }, 'true or false'],
+        [{ logId: 5 }, 'a string'],
+        [{ logSeverityLevel: 9 }, 'a whole number from 0 to 4'],
+        [{ extra: { session: { a: 1 } } }, 'an object of strings, or of such objects'],
+      ] as const
+    ).map(([session, allowed]): [object, string] => [
+      { name: 'a', model: { file: 'a.onnx', session } },
+      `; allowed is ${allowed}`,
+    ]),
+    [
+      { name: 'a', model: { file: 'a.onnx', session: { intraOpNumThread: 1 } } },
+      'unknown option "model.session.intraOpNumThread" (1); did you mean "model.session.intraOpNumThreads"?',
+    ],
+    [
+      { name: 'a', model: { file: 'a.onnx' }, partitions: [{}, { logId: 5 }] },
+      'option "partitions[1].logId" is 5; allowed is a string',
+    ],
     [
       { ...model, recovery: { restartDelay: 30_001 } },
       'option "recovery.restartDelay" is 30001; allowed is milliseconds from 0 to 30000',

@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1542.9,
+  'thousand characters of code in lib': 1543.3,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 438.3,
   'thousand characters of code in the core, its features and its Nest module': 654.5,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 76.3,
   opentelemetry: 14.5,
-  tasks: 273.6,
+  tasks: 273.9,
   terminus: 1.5,
   testing: 12.1,
 };

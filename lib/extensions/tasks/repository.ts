@@ -4,7 +4,12 @@ import { readFile, stat } from 'node:fs/promises';
 import { dirname, isAbsolute, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { InvalidServingError, ServingLoadError } from '../../index.js';
-import { type Fetching, isRemote, remoteRepositoryOf } from '../../doors/models.js';
+import {
+  externalFilesIn,
+  type Fetching,
+  isRemote,
+  remoteRepositoryOf,
+} from '../../doors/models.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue, messageOf } from '../../doors/text.js';
 
@@ -236,20 +241,26 @@ async function readBytes(
 /** Fetched ONNX file: its bytes, or its path. */
 export interface OnnxFile {
   readonly file: string | Uint8Array;
-  /** Hexadecimal digits. */
+  /** Paths of other files with its weights. */
+  readonly weights: readonly string[];
+  /** Hexadecimal digits, of all its files. */
   readonly sha256: string;
 }
 
 export async function onnxFile(file: string | Uint8Array): Promise<OnnxFile> {
-  return { file, sha256: await sha256Of(file) };
+  const places = typeof file === 'string' ? await externalFilesIn(file) : [];
+  const weights = Array.from(places, (place) => resolve(dirname(file as string), place));
+  return { file, weights, sha256: await sha256Of([file, ...weights]) };
 }
 
-async function sha256Of(file: string | Uint8Array): Promise<string> {
+async function sha256Of(files: readonly (string | Uint8Array)[]): Promise<string> {
   const hash = createHash('sha256');
-  const pieces =
-    typeof file === 'string' ? createReadStream(file, { highWaterMark: 2 ** 20 }) : [file];
-  for await (const piece of pieces) {
-    hash.update(piece as Uint8Array);
+  for (const file of files) {
+    const pieces =
+      typeof file === 'string' ? createReadStream(file, { highWaterMark: 2 ** 20 }) : [file];
+    for await (const piece of pieces) {
+      hash.update(piece as Uint8Array);
+    }
   }
   return hash.digest('hex');
 }
@@ -262,12 +273,14 @@ async function sha256Of(file: string | Uint8Array): Promise<string> {
  */
 export async function openable(
   name: string,
-  { file, sha256 }: OnnxFile,
+  { file, weights, sha256 }: OnnxFile,
 ): Promise<string | Uint8Array> {
-  if (typeof file === 'string' && (await sha256Of(file).catch(() => undefined)) !== sha256) {
+  const files = [file, ...weights];
+  if (typeof file === 'string' && (await sha256Of(files).catch(() => undefined)) !== sha256) {
+    const beside = weights.length > 0 ? ' or one with its weights' : '';
     throw new ServingLoadError(
-      `The file ${file} has changed since the serving started, and the tokenizer and the settings of ` +
-        `${name} belong to the one before; reload the serving`,
+      `The file ${file}${beside} has changed since the serving started, and the tokenizer and the ` +
+        `settings of ${name} belong to the one before; reload the serving`,
     );
   }
   return file;

@@ -1,3 +1,6 @@
+import { cp, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setImmediate as turn, setTimeout as pause } from 'node:timers/promises';
 import { describe, expect, it, jest } from '@jest/globals';
 import {
@@ -35,6 +38,7 @@ import {
 } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
+import { decoderWithWeightsApart } from '../../fixtures/tasks/written-models.js';
 import { floats } from '../../fixtures/values/tensors.js';
 
 const isolation = 'native';
@@ -376,6 +380,35 @@ describe('A serving with native sessions', () => {
     await processes.close();
     expect(release).toHaveBeenCalledTimes(1);
     jest.restoreAllMocks();
+  });
+
+  it('[24.2] Models that run step by step and differ only in a file of weights share no session', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'weights-'));
+    const names = ['next', 'one-after'];
+    for (const [step, name] of names.entries()) {
+      await cp('test/fixtures/tasks/generator', join(folder, name), {
+        recursive: true,
+        filter: (path) => !path.endsWith('.onnx'),
+      });
+      const files = decoderWithWeightsApart(432, (token) => 100 + ((token + step) % 300));
+      for (const [path, content] of Object.entries(files)) {
+        await writeFile(join(folder, name, 'onnx', path), content);
+      }
+    }
+    const [next, oneAfter] = names.map((name) =>
+      createServing(textGeneration({ name, model: { from: join(folder, name) } })),
+    );
+    const tokensOf = async (serving: typeof next) => {
+      const ask = { prompt: 'the sky', maxTokens: 4, temperature: 0 };
+      return (await serving!.batchedRun(ask)).tokens;
+    };
+    await Promise.all([next!.start(), oneAfter!.start()]);
+    const answer = await tokensOf(oneAfter);
+    expect(await tokensOf(next)).not.toEqual(answer);
+    await next!.reload({ model: join(folder, 'one-after') });
+    expect(await tokensOf(next)).toEqual(answer);
+    await Promise.all([next!.close(), oneAfter!.close()]);
+    await rm(folder, { recursive: true });
   });
 
   it('[24.2] More partitions than threads of the pool run at the same time as well', async () => {

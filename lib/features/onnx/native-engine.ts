@@ -289,6 +289,7 @@ class Turns {
 
   /** @param canQueue true if the run may be handed over while another one goes on */
   async next(isShort: boolean, canQueue: boolean, listener: BatchListener): Promise<Turn> {
+    const { hasCallers = false } = listener;
     if (!listener.callsIfFull) {
       this.lane.expectNone();
     }
@@ -300,7 +301,7 @@ class Turns {
     }
     this.options = this.spare.pop()!;
     this.options.renew(isShort);
-    const turn = new Turn(this.options, listener);
+    const turn = new Turn(this.options, listener, hasCallers);
     this.running.push(turn);
     this.running[0]!.begin();
     return turn;
@@ -348,16 +349,19 @@ class Turn {
   private began: number | undefined;
   private watch: LongRun | undefined;
 
+  /** @param hadCallers when it was handed over; they may have left since */
   constructor(
     readonly options: NativeRunOptions,
     private readonly listener: BatchListener,
+    private readonly hadCallers: boolean,
   ) {}
 
   /** Called also for a run that has begun. */
   begin(): void {
     if (this.began === undefined) {
       this.began = performance.now();
-      if (!this.options.isShort) {
+      // A warm-up has no callers, and runs to its end.
+      if (this.hadCallers && !this.options.isShort) {
         this.watch = new LongRun(this.listener, () => this.options.terminate());
       }
     }
@@ -467,16 +471,16 @@ export class ShortRuns {
 /** Milliseconds. Most runs are shorter, and cost no more than a timer. */
 const LONG = 10;
 
-/** Ends a long run once none of its callers waits. A warm-up has none, and runs to its end. */
+/** Ends a long run once none of its callers waits. */
 class LongRun {
   private isOver = false;
-  private readonly timer: NodeJS.Timeout | undefined;
+  private readonly timer: NodeJS.Timeout;
 
   constructor(
     private readonly listener: BatchListener,
     private readonly terminate: () => void,
   ) {
-    this.timer = listener.hasCallers ? setTimeout(() => this.watch(), LONG) : undefined;
+    this.timer = setTimeout(() => this.watch(), LONG);
   }
 
   end(): void {

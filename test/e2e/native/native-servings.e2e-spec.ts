@@ -284,6 +284,38 @@ describe('A serving with native sessions', () => {
     expect(String(ends[0])).toContain('terminate');
   });
 
+  it('[24.4] A run whose callers left while it waited for another is ended', async () => {
+    const serving = await serve({
+      name: 'slow',
+      batchSize: 512,
+      model: {
+        file: slowModel(3000),
+        isolation,
+        checkRows: false,
+        session: { intraOpNumThreads: 1 },
+      },
+    });
+    const ends: unknown[] = [];
+    serving.eventsOf('batch:end').subscribe(({ error }) => ends.push(error));
+
+    const [first, next] = [new AbortController(), new AbortController()];
+    const calls = [first, next].map(({ signal }) =>
+      serving.batchedRun({ x: rows(512) }, { signal }),
+    );
+    const left = Promise.allSettled(calls);
+    await pause(100);
+    next.abort();
+    await pause(20);
+    first.abort();
+    await left;
+    await serving.batchedRun({ x: rows(1) });
+
+    expect(ends.slice(0, 2).map(String)).toEqual([
+      expect.stringContaining('terminate'),
+      expect.stringContaining('terminate'),
+    ]);
+  });
+
   it('[24.4] A warm-up, which no caller waits for, runs to its end', async () => {
     const serving = await serve<{ x300: Tensor }>({
       name: 'warm',

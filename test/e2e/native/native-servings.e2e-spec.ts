@@ -260,10 +260,14 @@ describe('A serving with native sessions', () => {
     expect(performance.now() - begin).toBeLessThan(5000 * slowness);
   });
 
-  it('[24.4] A run whose callers have all left is ended', async () => {
+  it.each([
+    ['', {}],
+    [', also with a runTimeout', { recovery: { runTimeout: 60_000 } }],
+  ])('[24.4] A run whose callers have all left is ended%s', async (_, options) => {
     const serving = await serve({
       name: 'slow',
       batchSize: 512,
+      ...options,
       model: {
         file: slowModel(3000),
         isolation,

@@ -49,16 +49,22 @@ describe('Calls from inside a batch', () => {
     return serving;
   }
 
-  it('[FR3] A call to its own serving that can never run is refused, and later callers are answered', async () => {
-    const serving = await startDescent();
+  it.each([
+    ['', {}],
+    [', also with a runTimeout', { recovery: { runTimeout: 60_000 } }],
+  ])(
+    '[FR3] A call to its own serving that can never run is refused, and later callers are answered%s',
+    async (_, options) => {
+      const serving = await startDescent(options);
 
-    const refused = outcomeOf(serving.batchedRun(3));
-    await turn();
+      const refused = outcomeOf(serving.batchedRun(3));
+      await turn();
 
-    expect(refused.outcome).toBeInstanceOf(CallCycleError);
-    expect(refused.outcome).toEqual(refusedAs('("depth" -> "depth")'));
-    expect(await serving.batchedRun(0)).toBe(0);
-  });
+      expect(refused.outcome).toBeInstanceOf(CallCycleError);
+      expect(refused.outcome).toEqual(refusedAs('("depth" -> "depth")'));
+      expect(await serving.batchedRun(0)).toBe(0);
+    },
+  );
 
   it('[FR3] A call after an await or a timer of its batch is refused, too', async () => {
     const serving = await start('late', async (rows) => {

@@ -1,3 +1,4 @@
+import type { CallingBatch } from '../../context/call-cycles.js';
 import { countOfRows } from '../../format.js';
 import type { Batch } from '../../batch/batch.js';
 import { RunTimeoutError, ServingUnavailableError } from '../../errors.js';
@@ -204,6 +205,18 @@ class TimedRun implements BatchListener {
   expire(error: Error): void {
     this.isExpired = true;
     this.reject(error);
+  }
+
+  get callsIfFull(): number | undefined {
+    return this.listener.callsIfFull;
+  }
+
+  get hasCallers(): boolean | undefined {
+    return this.listener.hasCallers;
+  }
+
+  caller(): CallingBatch | undefined {
+    return this.listener.caller?.();
   }
 
   hook(name: string, value: unknown, own?: boolean): void {

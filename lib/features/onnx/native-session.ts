@@ -318,9 +318,18 @@ class Values {
         dims.length,
         number,
       );
-      const texts = data.map(textOf);
-      const addresses = pointers(texts.map((text) => runtime.address(text)));
-      runtime.call('FillStringTensor', value, addresses, texts.length);
+      // An address for each would take ten times as long. The texts hold no zeros.
+      const texts = textOf(data.join('\0'));
+      this.kept.push(texts);
+      let at = runtime.address(texts);
+      const addresses = pointers(
+        data.map((text) => {
+          const own = at;
+          at += BigInt(Buffer.byteLength(text) + 1);
+          return own;
+        }),
+      );
+      runtime.call('FillStringTensor', value, addresses, data.length);
       return value;
     }
     const memory = memoryOf(data);

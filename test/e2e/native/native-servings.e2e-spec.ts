@@ -119,6 +119,23 @@ describe('A serving with native sessions', () => {
     });
   });
 
+  it('[24.1] passes the strings of a batch to the library as one text', async () => {
+    const file = echoModel({ text: value('string', 'n') });
+    const serving = await serve<{ same_text: Tensor }>({
+      name: 'texts',
+      batchSize: 5000,
+      model: { file, isolation },
+    });
+    const texts = Array.from({ length: 5000 }, (_, i) => ['', 'ä🙂', 'x'.repeat(i)][i % 3]!);
+    const addresses = jest.spyOn(NativeRuntime.prototype, 'address');
+    const { same_text: same } = await serving.batchedRun({
+      text: new Tensor('string', texts, [texts.length]),
+    });
+    expect(same.data).toEqual(texts);
+    expect(addresses.mock.calls.length).toBeLessThan(50);
+    jest.restoreAllMocks();
+  });
+
   it('[24.2] keeps the states of sessions', async () => {
     const serving = await serve({
       name: 'sum',

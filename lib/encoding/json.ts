@@ -363,17 +363,25 @@ export interface TextLimits {
   readonly advice: string;
 }
 
+/** Counts of texts that share their limits. */
+export interface TextCounts {
+  nodes: number;
+  values: number;
+}
+
 /**
  * The exceeded limit, if any. Call it before parsing: a parser turns two bytes into about a
  * hundred, and takes seconds for 16 MiB of brackets.
+ *
+ * @param counts of the texts before, to which this one's are added
  */
 export function limitBeyond(
   json: Buffer,
   { depth, nodes, values }: Omit<TextLimits, 'advice'>,
+  counts: TextCounts = { nodes: 0, values: 0 },
 ): 'depth' | 'nodes' | 'values' | undefined {
   let open = 0;
-  let lists = 0;
-  let commas = 0;
+  let { nodes: lists, values: commas } = counts;
   for (let at = 0; at < json.length; at++) {
     const byte = json[at]!;
     if (byte === QUOTE) {
@@ -392,18 +400,25 @@ export function limitBeyond(
       open--;
     }
   }
+  counts.nodes = lists;
+  counts.values = commas;
   return undefined;
 }
 
 /** The value, or a fault such as "is not JSON: …". */
 export type ParsedJson = { readonly value: unknown } | { readonly fault: string };
 
-export function parseJson(json: Buffer | string, limits: TextLimits): ParsedJson {
+/** @param counts as of `limitBeyond` */
+export function parseJson(
+  json: Buffer | string,
+  limits: TextLimits,
+  counts?: TextCounts,
+): ParsedJson {
   const isText = typeof json === 'string';
   if (!isText && !isUtf8(json)) {
     return { fault: 'is not UTF-8' };
   }
-  switch (limitBeyond(isText ? Buffer.from(json) : json, limits)) {
+  switch (limitBeyond(isText ? Buffer.from(json) : json, limits, counts)) {
     case 'depth':
       return { fault: `has lists or objects deeper than ${limits.depth} levels` };
     case 'nodes':

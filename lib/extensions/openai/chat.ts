@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type { CallOptions } from '../../index.js';
+import type { TextCounts } from '../../encoding/json.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { fieldIn, isFlag, isString, isText } from './fields.js';
@@ -184,6 +185,7 @@ function messagesIn(messages: unknown): readonly Message[] {
       'messages',
     );
   }
+  const counts = { nodes: 0, values: 0 };
   return messages.map((message: unknown, i) => {
     const field = `messages[${i}]`;
     if (!isRecord(message) || !isText(message['role'])) {
@@ -204,13 +206,13 @@ function messagesIn(messages: unknown): readonly Message[] {
     return {
       role,
       content: contentIn(message, field),
-      ...(calls !== null && { toolCalls: pastCalls(calls, `${field}.tool_calls`) }),
+      ...(calls !== null && { toolCalls: pastCalls(calls, `${field}.tool_calls`, counts) }),
       ...(role === 'tool' && given({ toolCallId: call, name })),
     };
   });
 }
 
-function pastCalls(calls: unknown, field: string): readonly PastCall[] {
+function pastCalls(calls: unknown, field: string, counts: TextCounts): readonly PastCall[] {
   if (!Array.isArray(calls)) {
     throw new RequestError(`"${field}" is ${formatValue(calls)}; give a list of calls`, field);
   }
@@ -223,7 +225,7 @@ function pastCalls(calls: unknown, field: string): readonly PastCall[] {
         place,
       );
     }
-    const parsed = argumentsIn(own['arguments'], `${place}.function.arguments`);
+    const parsed = argumentsIn(own['arguments'], `${place}.function.arguments`, counts);
     return { id: call['id'], name: own['name'], arguments: parsed };
   });
 }

@@ -1,8 +1,9 @@
 import { randomUUID } from 'node:crypto';
+import { parseJson, type TextCounts } from '../../encoding/json.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
-import { type Body, type FieldOf, RequestError } from './http.js';
+import { type Body, type FieldOf, RequestError, textLimits } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 
 /** Reply of a 'text-generation' serving, whole or a piece. */
@@ -238,21 +239,27 @@ export function formatIn(
   return { format: { schema: own['schema'] } };
 }
 
-/** Arguments of an earlier call, which clients send as text. */
-export function argumentsIn(text: unknown, field: string): Readonly<Record<string, unknown>> {
-  let value: unknown;
-  try {
-    value = JSON.parse(String(text));
-  } catch {
-    // Refused below.
+/**
+ * Arguments of an earlier call, which clients send as text.
+ *
+ * @param counts of the request's earlier arguments
+ */
+export function argumentsIn(
+  text: unknown,
+  field: string,
+  counts: TextCounts,
+): Readonly<Record<string, unknown>> {
+  const parsed = isString(text) ? parseJson(text, textLimits, counts) : undefined;
+  if (parsed && 'fault' in parsed) {
+    throw new RequestError(`"${field}" ${parsed.fault}`, field);
   }
-  if (!isString(text) || !isRecord(value)) {
+  if (!isRecord(parsed?.value)) {
     throw new RequestError(
       `"${field}" is ${formatValue(text)}; give an object as JSON text`,
       field,
     );
   }
-  return value;
+  return parsed.value;
 }
 
 /**

@@ -1,3 +1,4 @@
+import type { TextCounts } from '../../encoding/json.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import type { TextRequest } from './chat.js';
@@ -259,8 +260,9 @@ function messagesIn(input: unknown): readonly Message[] {
     );
   }
   const messages: Message[] = [];
+  const counts = { nodes: 0, values: 0 };
   for (const [i, item] of (input as readonly unknown[]).entries()) {
-    const message = messageOf(item, `input[${i}]`);
+    const message = messageOf(item, `input[${i}]`, counts);
     const last = messages.at(-1);
     if (message.toolCalls && last?.role === 'assistant') {
       const toolCalls = [...(last.toolCalls ?? []), ...message.toolCalls];
@@ -272,7 +274,7 @@ function messagesIn(input: unknown): readonly Message[] {
   return messages;
 }
 
-function messageOf(item: unknown, field: string): Message {
+function messageOf(item: unknown, field: string, counts: TextCounts): Message {
   const { type = 'message', role, content, call_id: id } = isRecord(item) ? item : {};
   if (isRecord(item) && type === 'message' && isText(role)) {
     checkFields(item, FIELDS.responseMessage, `${field}.`);
@@ -280,7 +282,7 @@ function messageOf(item: unknown, field: string): Message {
   }
   if (isRecord(item) && type === 'function_call' && isText(id) && isText(item['name'])) {
     checkFields(item, FIELDS.responseCall, `${field}.`);
-    const given = argumentsIn(item['arguments'], `${field}.arguments`);
+    const given = argumentsIn(item['arguments'], `${field}.arguments`, counts);
     const call = { id, name: item['name'], arguments: given };
     return { role: 'assistant', content: '', toolCalls: [call] };
   }

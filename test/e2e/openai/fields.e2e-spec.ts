@@ -35,6 +35,11 @@ interface Answer {
   readonly usage?: { readonly prompt_tokens: number };
 }
 
+/** Call of an earlier answer, as clients send it. */
+function callOf(given: string): object {
+  return { id: 'c', function: { name: 'f', arguments: given } };
+}
+
 async function ask(site: Site, path: string, body: object) {
   const { status, body: answer } = await site.post(path, body);
   return { status, ...(answer as Answer) };
@@ -223,6 +228,37 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
       const refused = await ask(site, '/v2/rerank', body);
       expect([fields, refused]).toMatchObject([fields, { status: 400, error: { param } }]);
     }
+  });
+
+  it("[23.14] Arguments of earlier calls have a body's limits, together, before they are parsed", async () => {
+    const site = await start();
+    const deep = `${'{"a":'.repeat(33)}1${'}'.repeat(33)}`;
+    const wide = `{"a":[${'{},'.repeat(20_000)}1]}`;
+    const refusals: [readonly string[], number, RegExp][] = [
+      [['{}', deep], 1, /deeper than 32 levels/],
+      [[wide, wide], 1, /more than 32768 lists and objects/],
+      [['{}', `{"a":[${'0,'.repeat(140_000)}1]}`], 1, /more than 131072 values/],
+      [['{'], 0, /is not JSON/],
+      [['[]'], 0, /give an object as JSON text/],
+    ];
+    for (const [given, place, message] of refusals) {
+      const messages = [user, { role: 'assistant', tool_calls: given.map(callOf) }, user];
+      expect(await ask(site, CHAT, { ...chat, messages })).toMatchObject({
+        status: 400,
+        error: {
+          message: expect.stringMatching(message),
+          param: `messages[1].tool_calls[${place}].function.arguments`,
+        },
+      });
+    }
+    const calls = [wide, wide].map((each, i) => ({
+      type: 'function_call',
+      call_id: `c${i}`,
+      name: 'f',
+      arguments: each,
+    }));
+    const response = await ask(site, '/v1/responses', { model: 'writer', input: calls });
+    expect(response).toMatchObject({ status: 400, error: { param: 'input[1].arguments' } });
   });
 
   it('[FQ11] A task without a route fails the boot with this reason', async () => {

@@ -43,7 +43,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 140.7,
-  openai: 76.8,
+  openai: 77.9,
   opentelemetry: 14.5,
   tasks: 273.9,
   terminus: 1.5,

@@ -195,7 +195,7 @@ function messagesIn(messages: unknown): readonly Message[] {
       );
     }
     checkFields(message, FIELDS.message, `${field}.`);
-    const { role, tool_calls: calls = null, tool_call_id: call, name } = message;
+    const { role, tool_calls: calls = null } = message;
     if (calls !== null && role !== 'assistant') {
       throw new RequestError(
         `"${field}.tool_calls" belongs to an assistant's message, and this one has the role ` +
@@ -207,10 +207,16 @@ function messagesIn(messages: unknown): readonly Message[] {
       role,
       content: contentIn(message, field),
       ...(calls !== null && { toolCalls: pastCalls(calls, `${field}.tool_calls`, counts) }),
-      ...(role === 'tool' && given({ toolCallId: call, name })),
+      ...(role === 'tool' &&
+        given({
+          toolCallId: fieldIn(message, 'tool_call_id', A_NAME, isText, `${field}.`),
+          name: fieldIn(message, 'name', A_NAME, isText, `${field}.`),
+        })),
     };
   });
 }
+
+const A_NAME = 'a text that is not empty';
 
 function pastCalls(calls: unknown, field: string, counts: TextCounts): readonly PastCall[] {
   if (!Array.isArray(calls)) {
@@ -225,6 +231,8 @@ function pastCalls(calls: unknown, field: string, counts: TextCounts): readonly 
         place,
       );
     }
+    checkFields(call, FIELDS.pastCall, `${place}.`);
+    checkFields(own, FIELDS.pastFunction, `${place}.function.`);
     const parsed = argumentsIn(own['arguments'], `${place}.function.arguments`, counts);
     return { id: call['id'], name: own['name'], arguments: parsed };
   });

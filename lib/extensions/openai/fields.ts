@@ -10,6 +10,7 @@ export const isCount = (value: unknown): value is number =>
 /**
  * Field that clients may leave out, or set to null.
  *
+ * @param within the object's path, such as `messages[0].`
  * @throws RequestError
  */
 export function fieldIn<T>(
@@ -17,10 +18,12 @@ export function fieldIn<T>(
   name: string,
   allowed: string,
   check: (value: unknown) => value is T,
+  within = '',
 ): T | undefined {
   const value = body[name] ?? undefined;
   if (value !== undefined && !check(value)) {
-    throw new RequestError(`"${name}" is ${formatValue(value)}; allowed is ${allowed}`, name);
+    const field = within + name;
+    throw new RequestError(`"${field}" is ${formatValue(value)}; allowed is ${allowed}`, field);
   }
   return value;
 }

@@ -204,6 +204,10 @@ function choiceIn(choice: unknown, within: boolean): unknown {
       'tool_choice',
     );
   }
+  checkFields(choice, within ? FIELDS.tool : FIELDS.calledFunction, 'tool_choice.');
+  if (within) {
+    checkFields(named, FIELDS.calledFunction, 'tool_choice.function.');
+  }
   return { name: named['name'] };
 }
 
@@ -220,14 +224,12 @@ export function formatIn(
   if (format === undefined || format === null) {
     return {};
   }
-  const type = isRecord(format) ? format['type'] : undefined;
-  if (type === 'text') {
-    return {};
+  const { type } = isRecord(format) ? format : {};
+  if (isRecord(format) && (type === 'text' || type === 'json_object')) {
+    checkFields(format, FIELDS.anyFormat, `${field}.`);
+    return type === 'text' ? {} : { format: 'json' };
   }
-  if (type === 'json_object') {
-    return { format: 'json' };
-  }
-  const own = type === 'json_schema' ? described(format as Body) : undefined;
+  const own = isRecord(format) && type === 'json_schema' ? described(format) : undefined;
   if (!isRecord(own) || !isRecord(own['schema'])) {
     throw new RequestError(
       `"${field}" is ${formatValue(format)}; allowed are the types "text", "json_object", and ` +
@@ -235,7 +237,12 @@ export function formatIn(
       field,
     );
   }
-  checkFields(own, FIELDS.format, `${field}.`);
+  if (own === format) {
+    checkFields(own, FIELDS.format, `${field}.`);
+  } else {
+    checkFields(format as Body, FIELDS.schemaFormat, `${field}.`);
+    checkFields(own, FIELDS.format, `${field}.json_schema.`);
+  }
   return { format: { schema: own['schema'] } };
 }
 

@@ -137,6 +137,16 @@ export const FIELDS = {
     defer_loading: is(false),
     output_schema: never,
   },
+  calledFunction: { name: 'followed', type: 'followed' },
+  pastCall: { function: 'followed', id: 'followed', type: is('function'), index: 'ignored' },
+  pastFunction: {
+    arguments: 'followed',
+    name: 'followed',
+    // OpenAI's clients add it to an answer.
+    parsed_arguments: 'ignored',
+  },
+  anyFormat: { type: 'followed' },
+  schemaFormat: { json_schema: 'followed', type: 'followed' },
   format: {
     schema: 'followed',
     type: 'followed',

@@ -40,6 +40,11 @@ function callOf(given: string): object {
   return { id: 'c', function: { name: 'f', arguments: given } };
 }
 
+/** Fields with a message between two others. */
+function turn(message: object): object {
+  return { messages: [user, message, user] };
+}
+
 async function ask(site: Site, path: string, body: object) {
   const { status, body: answer } = await site.post(path, body);
   return { status, ...(answer as Answer) };
@@ -228,6 +233,69 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
       const refused = await ask(site, '/v2/rerank', body);
       expect([fields, refused]).toMatchObject([fields, { status: 400, error: { param } }]);
     }
+  });
+
+  it('[23.15] Fields within formats, choices of tools and earlier calls are followed or refused by their place', async () => {
+    const site = await start();
+    const schema = { type: 'integer' };
+    const tools = [{ type: 'function', function: { name: 'f' } }];
+    const call = { id: 'c', type: 'function', function: { name: 'f', arguments: '{}' } };
+    const refusals: [object, string][] = [
+      [{ response_format: { type: 'json_object', schema } }, 'response_format.schema'],
+      [{ response_format: { type: 'text', schema } }, 'response_format.schema'],
+      [
+        { response_format: { type: 'json_schema', json_schema: { schema }, grammar: 'a' } },
+        'response_format.grammar',
+      ],
+      [
+        { response_format: { type: 'json_schema', json_schema: { schema, pattern: 'a' } } },
+        'response_format.json_schema.pattern',
+      ],
+      [
+        { tools, tool_choice: { type: 'function', function: { name: 'f' }, mode: 1 } },
+        'tool_choice.mode',
+      ],
+      [
+        { tools, tool_choice: { type: 'function', function: { name: 'f', arguments: '{}' } } },
+        'tool_choice.function.arguments',
+      ],
+      [
+        turn({ role: 'assistant', tool_calls: [{ ...call, type: 'custom' }] }),
+        'messages[1].tool_calls[0].type',
+      ],
+      [
+        turn({ role: 'assistant', tool_calls: [{ ...call, result: 1 }] }),
+        'messages[1].tool_calls[0].result',
+      ],
+      [
+        turn({
+          role: 'assistant',
+          tool_calls: [{ ...call, function: { ...call.function, a: 1 } }],
+        }),
+        'messages[1].tool_calls[0].function.a',
+      ],
+      [turn({ role: 'tool', content: 'a', tool_call_id: 5 }), 'messages[1].tool_call_id'],
+      [turn({ role: 'tool', content: 'a', name: '' }), 'messages[1].name'],
+    ];
+    for (const [fields, param] of refusals) {
+      const refused = await ask(site, CHAT, { ...chat, ...fields });
+      expect([fields, refused]).toMatchObject([fields, { status: 400, error: { param } }]);
+    }
+    const ofResponse = { model: 'writer', input: 'a', max_output_tokens: 1 };
+    const format = { type: 'json_object', schema };
+    const response = await ask(site, '/v1/responses', { ...ofResponse, text: { format } });
+    expect(response).toMatchObject({ status: 400, error: { param: 'text.format.schema' } });
+    const choice = {
+      tools: [{ type: 'function', name: 'f' }],
+      tool_choice: { type: 'function', name: 'f', a: 1 },
+    };
+    const chosen = await ask(site, '/v1/responses', { ...ofResponse, ...choice });
+    expect(chosen).toMatchObject({ status: 400, error: { param: 'tool_choice.a' } });
+    // Null is no wish, so the template alone refuses this turn.
+    const told = turn({ role: 'tool', content: 'a', tool_call_id: 'c', name: null });
+    expect(await ask(site, CHAT, { ...chat, ...told })).toMatchObject({
+      error: { param: 'messages[1].role' },
+    });
   });
 
   it("[23.14] Arguments of earlier calls have a body's limits, together, before they are parsed", async () => {

@@ -60,6 +60,27 @@ const KINDS: Readonly<
     ],
     others: '',
   },
+  calledFunction: {
+    types: [
+      [CHAT, 'ChatCompletionNamedToolChoice', 'Function'],
+      [RESPONSES, 'ToolChoiceFunction'],
+    ],
+    others: '',
+  },
+  // Streams have the first, and clients send it back.
+  pastCall: { types: [[CHAT, 'ChatCompletionMessageFunctionToolCall']], others: 'index' },
+  pastFunction: {
+    types: [[CHAT, 'ChatCompletionMessageFunctionToolCall', 'Function']],
+    others: 'parsed_arguments',
+  },
+  anyFormat: {
+    types: [
+      [`${OPENAI}/shared.d.ts`, 'ResponseFormatText'],
+      [`${OPENAI}/shared.d.ts`, 'ResponseFormatJSONObject'],
+    ],
+    others: '',
+  },
+  schemaFormat: { types: [[`${OPENAI}/shared.d.ts`, 'ResponseFormatJSONSchema']], others: '' },
   format: {
     types: [
       [`${OPENAI}/shared.d.ts`, 'ResponseFormatJSONSchema', 'JSONSchema'],

@@ -39,11 +39,7 @@ export async function createEmbeddings(
   const encoding = fieldIn(body, 'encoding_format', "'float' or 'base64'", isEncoding) ?? 'float';
   const dimensions = fieldIn(body, 'dimensions', 'a whole number from 1 on', isCount);
   const prompt = fieldIn(body, 'input_type', "the name of one of the model's prompts", isString);
-  // A serving refuses the request's options with each text.
-  const fieldOf = (i: number, message: string): string =>
-    (dimensions !== undefined && message.includes('dimensions') && 'dimensions') ||
-    (prompt !== undefined && message.includes('prompts') && 'input_type') ||
-    (isString(body['input']) ? 'input' : `input[${i}]`);
+  const fieldOf = fieldsOfTexts(body, 'input', 'input_type');
   const embeddings = await embedAll(serving, texts, { prompt, dimensions }, options, fieldOf);
   const tokens = tokensOf(embeddings);
   const write = encoding === 'base64' ? base64Of : (vector: Float32Array) => Array.from(vector);
@@ -57,6 +53,28 @@ export async function createEmbeddings(
     data: new ListInParts(entries()),
     model: id,
     usage: { prompt_tokens: tokens, total_tokens: tokens },
+  };
+}
+
+/**
+ * Finds the field that a text's refusal is about; a serving refuses a request's options with each
+ * text.
+ *
+ * @param texts name of the field with the texts
+ * @param prompt name of the field that chooses a prompt
+ */
+export function fieldsOfTexts(
+  body: Body,
+  texts: string,
+  prompt = 'prompt',
+  dimensions = 'dimensions',
+): (i: number, message: string) => string {
+  return (i, message) => {
+    if (/ asks for \S+ dimensions$/.test(message)) {
+      return dimensions;
+    }
+    const isOne = isString(body[texts]);
+    return / has no prompt /.test(message) ? prompt : isOne ? texts : `${texts}[${i}]`;
   };
 }
 

@@ -84,7 +84,9 @@ export function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
   if (field === undefined) {
     return error;
   }
-  const text = message.includes(field) ? message : `"${field}": ${message}`;
+  // Clients of some routes name the list of documents otherwise.
+  const own = message.replace(/^documents(?=\[)/, field.replace(/\[.*/, ''));
+  const text = own.includes(field) ? own : `"${field}": ${own}`;
   return new RequestError(text, field, status, code);
 }
 

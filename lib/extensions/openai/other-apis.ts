@@ -6,6 +6,7 @@ import {
   base64Of,
   embedAll,
   type Embedding,
+  fieldsOfTexts,
   inputsIn,
   listIn,
   queryIn,
@@ -35,7 +36,9 @@ export async function embedAsTei(
     prompt: fieldIn(body, 'prompt_name', "the name of one of the model's prompts", isString),
     dimensions: fieldIn(body, 'dimensions', 'a whole number from 1 on', isCount),
   };
-  return vectorsOf(await embedAll(serving, texts, asked, options, fieldsOfTexts('inputs')));
+  return vectorsOf(
+    await embedAll(serving, texts, asked, options, fieldsOfTexts(body, 'inputs', 'prompt_name')),
+  );
 }
 
 /** Answers `/rerank` of Text Embeddings Inference: places and scores, the best first. */
@@ -52,7 +55,8 @@ export async function rankAsTei(
   const texts = inputsIn(body['texts'], most, 'texts');
   const returns = fieldIn(body, 'return_text', 'true or false', isFlag) ?? false;
   const ranked = (await naming(
-    (message) => /^(?:query|documents)(?=\b)/.exec(message)?.[0].replace('documents', 'texts'),
+    (message) =>
+      /^(?:query|documents\[\d+\])(?=: )/.exec(message)?.[0].replace('documents', 'texts'),
     () => serving.batchedRun({ query, documents: texts }, options),
   )) as readonly RankedDocument[];
   return ranked.map(({ index, score }) => ({
@@ -88,12 +92,11 @@ export async function predictAsTei(
     }
     return { text, ...(pair !== undefined && { pair }) };
   });
-  const labelled = await naming(
-    () => 'inputs',
-    () =>
-      callEach(calls, options.signal, (call, signal) =>
-        serving.batchedRun(call, { ...options, signal }),
-      ),
+  const labelled = await callEach(calls, options.signal, (call, signal, i) =>
+    naming(
+      () => (isOne ? 'inputs' : `inputs[${i}]`),
+      () => serving.batchedRun(call, { ...options, signal }),
+    ),
   );
   return isOne ? (labelled[0] as object) : labelled;
 }
@@ -163,7 +166,8 @@ export async function embedAsCohere(
     prompt: type && PROMPTS[type],
     dimensions: fieldIn(body, 'output_dimension', 'a whole number from 1 on', isCount),
   };
-  const embeddings = await embedAll(serving, texts, asked, options, fieldsOfTexts('texts'));
+  const fieldOf = fieldsOfTexts(body, 'texts', 'input_type', 'output_dimension');
+  const embeddings = await embedAll(serving, texts, asked, options, fieldOf);
   const written = types.map((each) => [
     each,
     vectorsOf(embeddings, each === 'base64' ? base64Of : undefined),
@@ -196,7 +200,7 @@ export async function embedAsOllama(
     texts,
     { dimensions },
     options,
-    fieldsOfTexts('input'),
+    fieldsOfTexts(body, 'input'),
   );
   return {
     model: id,
@@ -213,11 +217,6 @@ const areTypes = (value: unknown): value is readonly string[] =>
   Array.isArray(value) &&
   value.length > 0 &&
   value.every((each) => each === 'float' || each === 'base64');
-
-const fieldsOfTexts =
-  (field: string) =>
-  (i: number, message: string): string =>
-    /dimensions|prompt/.exec(message)?.[0] ?? `${field}[${i}]`;
 
 function vectorsOf(
   embeddings: readonly Embedding[],

@@ -147,6 +147,39 @@ describeOnPlatforms('APIs that users come from', (listen) => {
     ]);
   });
 
+  it('[23.16] What a serving refuses has the name and the place of the field that the client sent', async () => {
+    const site = await start({ prompted, reranker, classifier });
+    const special = 'a [SEP] b';
+    const refusals: [string, object, RegExp][] = [
+      ['/tei/embed', { inputs: ['a', special] }, /^"inputs\[1\]": /],
+      ['/tei/embed', { inputs: special }, /^"inputs": /],
+      ['/tei/embed', { inputs: 'a', prompt_name: 'title' }, /^"prompt_name": /],
+      ['/tei/embed', { inputs: 'a', dimensions: 9 }, /asks for 9 dimensions$/],
+      ['/tei/rerank', { query: 'a', texts: ['b', special] }, /^texts\[1\]: /],
+      ['/tei/rerank', { query: special, texts: ['b'] }, /^query: /],
+      ['/tei/predict', { inputs: [['a'], ['b', special]] }, /^"inputs\[1\]": /],
+      ['/tei/predict', { inputs: special }, /^"inputs": /],
+      ['/ollama/api/embed', { model: 'prompted', input: special }, /^"input": /],
+    ];
+    for (const [path, body, message] of refusals) {
+      const refused = await site.post(path, body);
+      expect([body, refused.status, refused.body]).toEqual([
+        body,
+        400,
+        { error: expect.stringMatching(message), error_type: 'invalid_request_error' },
+      ]);
+    }
+    const ofCohere: [object, string][] = [
+      [{ texts: ['a', special] }, 'texts[1]'],
+      [{ texts: ['a'], input_type: 'clustering' }, 'input_type'],
+      [{ texts: ['a'], output_dimension: 9 }, 'output_dimension'],
+    ];
+    for (const [fields, param] of ofCohere) {
+      const refused = await site.post('/v2/embed', { model: 'prompted', ...fields });
+      expect([fields, refused.body]).toMatchObject([fields, { error: { param } }]);
+    }
+  });
+
   it('[23.12] Without a model in the request, the only one of a task answers', async () => {
     const site = await start({ embedder, prompted });
     const several = await site.post('/tei/embed', { inputs: 'a' });

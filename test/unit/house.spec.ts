@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 77.9,
   opentelemetry: 14.5,
-  tasks: 273.9,
+  tasks: 274.5,
   terminus: 1.5,
   testing: 12.1,
 };

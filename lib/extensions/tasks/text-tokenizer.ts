@@ -36,7 +36,7 @@ export interface LimitsOfTexts {
   readonly overlap?: number;
   /** Cuts the beginning of longer texts, not their end. */
   readonly cutsBeginning?: boolean;
-  /** True if the serving has the option `tooLong`. */
+  /** True if the serving may have `tooLong: 'cut'` and `specialTokens: 'text'`. */
   readonly canBeCut: boolean;
   /** Tokens that a caller's text must not have or become. */
   readonly specialTokens: readonly string[];
@@ -136,7 +136,10 @@ export class TextLimits {
   specialToken(token: string): InvalidInputError {
     return new InvalidInputError(
       `Serving "${this.serving}" was given a text with ${formatValue(token)}, a special ` +
-        "token of its model; take it out, or let the serving read such texts with specialTokens: 'text'",
+        'token of its model; take it out' +
+        (this.limits.canBeCut
+          ? ", or let the serving read such texts with specialTokens: 'text'"
+          : ''),
     );
   }
 

@@ -41,7 +41,7 @@ function callOf(given: string): object {
 }
 
 /** Fields with a message between two others. */
-function turn(message: object): object {
+function between(message: object): object {
   return { messages: [user, message, user] };
 }
 
@@ -260,22 +260,22 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
         'tool_choice.function.arguments',
       ],
       [
-        turn({ role: 'assistant', tool_calls: [{ ...call, type: 'custom' }] }),
+        between({ role: 'assistant', tool_calls: [{ ...call, type: 'custom' }] }),
         'messages[1].tool_calls[0].type',
       ],
       [
-        turn({ role: 'assistant', tool_calls: [{ ...call, result: 1 }] }),
+        between({ role: 'assistant', tool_calls: [{ ...call, result: 1 }] }),
         'messages[1].tool_calls[0].result',
       ],
       [
-        turn({
+        between({
           role: 'assistant',
           tool_calls: [{ ...call, function: { ...call.function, a: 1 } }],
         }),
         'messages[1].tool_calls[0].function.a',
       ],
-      [turn({ role: 'tool', content: 'a', tool_call_id: 5 }), 'messages[1].tool_call_id'],
-      [turn({ role: 'tool', content: 'a', name: '' }), 'messages[1].name'],
+      [between({ role: 'tool', content: 'a', tool_call_id: 5 }), 'messages[1].tool_call_id'],
+      [between({ role: 'tool', content: 'a', name: '' }), 'messages[1].name'],
     ];
     for (const [fields, param] of refusals) {
       const refused = await ask(site, CHAT, { ...chat, ...fields });
@@ -292,7 +292,7 @@ describeOnPlatforms("Fields of OpenAI's and Cohere's requests", (listen) => {
     const chosen = await ask(site, '/v1/responses', { ...ofResponse, ...choice });
     expect(chosen).toMatchObject({ status: 400, error: { param: 'tool_choice.a' } });
     // Null is no wish, so the template alone refuses this turn.
-    const told = turn({ role: 'tool', content: 'a', tool_call_id: 'c', name: null });
+    const told = between({ role: 'tool', content: 'a', tool_call_id: 'c', name: null });
     expect(await ask(site, CHAT, { ...chat, ...told })).toMatchObject({
       error: { param: 'messages[1].role' },
     });

@@ -467,7 +467,8 @@ describe('textGeneration', () => {
     [{ prompt: 'a', stop: 7 }, 'stop 7'],
     [{ prompt: 'a', stop: ['a', ''] }, "stop [ 'a', '' ]"],
     [{ prompt: 'a', logprobs: 1 }, 'logprobs 1; allowed is true or false'],
-    ['a <|im_end|> b', 'a text with "<|im_end|>", a special token of its model'],
+    // This task cannot read it as plain text, as others can.
+    ['a <|im_end|> b', 'a text with "<|im_end|>", a special token of its model; take it out$'],
     [{ messages: [{ role: 'user', content: '<|im_start|>system' }] }, 'a text with "<|im_start|>"'],
     [{ messages: [{ role: '<|im_end|>', content: 'x' }] }, 'a text with "<|im_end|>"'],
   ])('[22.11] refuses %j before the queue, and no other call', async (input, message) => {
@@ -478,7 +479,7 @@ describe('textGeneration', () => {
       serving.batchedRun({ prompt: short, maxTokens: 5 }),
     ]);
     expect(refused).toEqual({ status: 'rejected', reason: expect.any(InvalidInputError) });
-    expect(String((refused as PromiseRejectedResult).reason)).toContain(message);
+    expect(`${String((refused as PromiseRejectedResult).reason)}$`).toContain(message);
     expect(String((refused as PromiseRejectedResult).reason)).toContain('"net"');
     expect(other).toMatchObject({ value: { tokens: greedy.slice(0, 5) } });
     watching.unsubscribe();

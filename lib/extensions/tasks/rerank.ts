@@ -19,7 +19,7 @@ import {
 } from './outputs.js';
 import { pairsOf, tokenizingPairs } from './pairs.js';
 import { activationIn } from './python-settings.js';
-import { oneOf } from './task-model.js';
+import { oneOf, refuseUnknown } from './task-model.js';
 import { isText, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { PairTemplate, TextFiles } from './text-tokenizer.js';
 
@@ -198,6 +198,7 @@ function asked(owner: string, input: DocumentsToRank): DocumentsToRank {
         `whole number from 1 on, and was given ${formatValue(input)}`,
     );
   }
+  refuseUnknown(owner, input, ['query', 'documents', 'top']);
   const wrong = documents.findIndex((document) => !isText(document));
   if (wrong >= 0) {
     throw new InvalidInputError(

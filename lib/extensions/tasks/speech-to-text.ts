@@ -18,7 +18,13 @@ import { warnOfUnfollowed } from './generation-settings.js';
 import type { MelOptions } from './log-mel.js';
 import { refused, warnOfUnknown } from './python-settings.js';
 import { needConfig, onnxFile, type OnnxFile, readConfig, type Repository } from './repository.js';
-import { type LoadingFiles, ModelOfTask, ofSteps, type TaskModelOptions } from './task-model.js';
+import {
+  type LoadingFiles,
+  ModelOfTask,
+  ofSteps,
+  refuseUnknown,
+  type TaskModelOptions,
+} from './task-model.js';
 import { TextLimits } from './text-tokenizer.js';
 import type { SpeechRow, SpeechTokens, TranscriberFiles, Transcript } from './transcriber.js';
 import type { AlignmentHead } from './word-times.js';
@@ -283,6 +289,7 @@ function readInput(owner: string, input: unknown): SpeechToWrite {
         `previousText?, temperature?, words? } with them, and was given ${formatValue(input)}`,
     );
   }
+  refuseUnknown(owner, others, ['language', 'task', ...Object.keys(ofCalls)]);
   for (const [name, { check, allowed }] of Object.entries(ofCalls)) {
     const value = others[name as keyof typeof others];
     if (value !== undefined && !check(value)) {

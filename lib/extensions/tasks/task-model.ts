@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import {
+  InvalidInputError,
   InvalidServingError,
   type ModelRepository,
   type ModelRunner,
@@ -55,6 +56,18 @@ export interface TaskModelOptions extends Pick<
 
 /** Folder, repository of the Hub, or these with options. */
 export type TaskModel = string | URL | TaskModelOptions;
+
+/** @throws InvalidInputError for an option that a call of the task does not have */
+export function refuseUnknown(owner: string, given: object, known: readonly string[]): void {
+  const unknown = Object.entries(given).find(
+    ([name, value]) => value !== undefined && !known.includes(name),
+  );
+  if (unknown) {
+    throw new InvalidInputError(
+      `${owner} was given the unknown option ${formatValue(unknown[0])}; known are ${known.join(', ')}`,
+    );
+  }
+}
 
 type OwnOptions = 'preprocess' | 'postprocess' | 'postprocessStream';
 

@@ -12,6 +12,7 @@ import {
   scoresOf,
 } from './labels.js';
 import type { Outputs } from './outputs.js';
+import { refuseUnknown } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { Tokens } from './text-tokenizer.js';
 import { tokenizing, withTokens } from './tokenizing.js';
@@ -91,5 +92,6 @@ function asked(owner: string, input: string | TextToClassify): TextToClassify {
         `was given ${formatValue(input)}`,
     );
   }
+  refuseUnknown(owner, given, ['text', 'pair', 'order']);
   return { ...given, text: given.text };
 }

@@ -26,7 +26,7 @@ import {
 } from './outputs.js';
 import { modelSettings, poolingSettings } from './python-settings.js';
 import { readConfig, readJsonFile } from './repository.js';
-import { oneOf } from './task-model.js';
+import { oneOf, refuseUnknown } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles } from './text-tokenizer.js';
 import { tokenizing, withTokens } from './tokenizing.js';
@@ -263,6 +263,7 @@ function asked(owner: string, input: string | TextToEmbed): TextToEmbed {
         formatValue(input),
     );
   }
+  refuseUnknown(owner, given, ['text', 'prompt', 'dimensions']);
   return { ...given, text: given.text };
 }
 

@@ -25,7 +25,7 @@ import {
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { GRAMMAR_PACKAGE, grammarLibrary, vocabularyTypeOf } from './grammar-engine.js';
 import type { Repository } from './repository.js';
-import { oneOf, ofSteps, type TaskModelOptions } from './task-model.js';
+import { oneOf, ofSteps, refuseUnknown, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';
 import type { TextFiles, Tokens } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';
@@ -394,7 +394,7 @@ const WHOLE = new Set(['maxTokens', 'topK', 'seed']);
 
 const OF_CHATS = ['tools', 'toolChoice', 'parallelToolCalls', 'templateVariables'] as const;
 
-const NAMES = new Set([
+const NAMES = [
   ...RANGES.map(([name]) => name),
   'prompt',
   'messages',
@@ -403,7 +403,7 @@ const NAMES = new Set([
   'logprobs',
   'format',
   ...OF_CHATS,
-]);
+];
 
 /** @throws InvalidInputError for an invalid input or option */
 function readInput(owner: string, input: unknown): Asked {
@@ -420,12 +420,7 @@ function readInput(owner: string, input: unknown): Asked {
         `given ${formatValue(input)}`,
     );
   }
-  const unknown = Object.keys(asked).find((name) => !NAMES.has(name as never));
-  if (unknown !== undefined) {
-    throw refuse(
-      `was given the unknown option ${formatValue(unknown)}; known are ${[...NAMES].join(', ')}`,
-    );
-  }
+  refuseUnknown(owner, asked, NAMES);
   const ofChats = OF_CHATS.find((name) => asked[name] !== undefined);
   if (ofChats !== undefined && asked['prompt'] !== undefined) {
     throw refuse(

@@ -421,3 +421,20 @@ describe('textClassification', () => {
     await expect(serving.batchedRun(input as never)).rejects.toThrow(InvalidInputError);
   });
 });
+
+it('[22.33] An option that no call of a task has is refused', async () => {
+  const [vectors, ranks, labels] = await Promise.all([
+    start(textEmbedding({ name: 'vectors', model: tinyModel('embedder') })),
+    start(rerank({ name: 'ranks', model: tinyModel('reranker') })),
+    start(textClassification({ name: 'labels', model: tinyModel('classifier') })),
+  ]);
+  const sized = { text: 'a', dimension: 8 };
+  const short = { query: 'a', documents: ['b', 'c'], topN: 1 };
+  const paired = { text: 'a', other: 'b' };
+  await expect(vectors.batchedRun(sized)).rejects.toThrow(
+    'was given the unknown option "dimension"; known are text, prompt, dimensions',
+  );
+  await expect(ranks.batchedRun(short)).rejects.toThrow('"topN"; known are query, documents, top');
+  await expect(labels.batchedRun(paired)).rejects.toThrow('"other"; known are text, pair, order');
+  await expect(vectors.batchedRun(sized)).rejects.toThrow(InvalidInputError);
+});

@@ -3,6 +3,7 @@ import type { InferenceSession } from 'onnxruntime-common';
 import {
   last,
   InvalidInputError,
+  InvalidOutputError,
   PENDING,
   type SequenceModel,
   type SequenceResult,
@@ -207,6 +208,9 @@ const REPETITIVE = 2.4;
 /** Highest temperature whose text the next window may follow on, as in OpenAI's code. */
 const FOLLOWED = 0.5;
 
+/** Loudest sample: 1, with much room for filters; samples of 16 bits are louder. */
+const LOUDEST = 100;
+
 /** Seconds per time token. */
 const TIME_STEP = 0.02;
 
@@ -304,6 +308,13 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
     const { row, frame } = hearing;
     const { window, hop } = this.options.mel;
     const samples = row.samples.subarray(frame * hop, frame * hop + window);
+    const wrong = samples.find((sample) => !(Math.abs(sample) <= LOUDEST));
+    if (wrong !== undefined) {
+      throw new InvalidInputError(
+        `The audio has the sample ${wrong}; give samples from -1 to 1, which are those of 16 bits ` +
+          'divided by 32768',
+      );
+    }
     const encoded = await this.model.encode(this.mel.spectrogram(samples), window / hop);
     const languages = Object.keys(this.options.tokens.languages).map(Number);
     if (languages.length > 0 && hearing.language === undefined) {
@@ -344,6 +355,12 @@ export class Transcriber implements SequenceModel<SpeechRow, Transcript, Hearing
   private take(hearing: Hearing, logits: Float32Array): SequenceResult<Transcript> {
     const { tokens } = this.options;
     const { token, logprob } = nextToken(logits, hearing.tokens, tokens, hearing.sampler!);
+    if (Number.isNaN(logprob)) {
+      return new InvalidOutputError(
+        'The model gave no usable number for the next token of this audio; a model in half precision ' +
+          'may have overflowed: try one of float32',
+      );
+    }
     hearing.certainty += logprob;
     if (token !== tokens.end) {
       hearing.tokens.push(token);

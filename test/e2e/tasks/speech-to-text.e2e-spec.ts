@@ -289,11 +289,52 @@ describe('speechToText', () => {
     },
   );
 
+  it('[22.34] Samples that are no sound, and a model that gives no numbers, fail their call alone', async () => {
+    const serving = await launch();
+    const audio = samples.subarray(0, 16_000);
+    const whole = Float32Array.from(audio, (sample) => sample * 32_768);
+    for (const [given, named] of [
+      [audio.with(9000, NaN), 'the sample NaN'],
+      [audio.with(0, -Infinity), 'the sample -Infinity'],
+      [whole, 'divided by 32768'],
+    ] as const) {
+      const [refused, other] = await Promise.allSettled([
+        serving.batchedRun(given),
+        serving.batchedRun(audio),
+      ]);
+      expect(refused).toMatchObject({
+        reason: { code: 'SERVING_INVALID_INPUT', message: expect.stringContaining(named) },
+      });
+      expect(other).toMatchObject({ value: { language: 'fr' } });
+    }
+    const weights = readTiny('speech/onnx/encoder_model.onnx');
+    weights.set(new Uint8Array(new Float32Array(100).fill(NaN).buffer), 60_000);
+    const broken = await launch({
+      model: { from: filesWith({ 'onnx/encoder_model.onnx': weights }) },
+    });
+    await expect(broken.batchedRun(audio)).rejects.toMatchObject({
+      code: 'SERVING_INVALID_OUTPUT',
+      message: expect.stringContaining('no usable number'),
+    });
+  });
+
+  it('[22.33] refuses an option that no call has', async () => {
+    const serving = await launch();
+    const audio = samples.subarray(0, 16_000);
+    await expect(serving.batchedRun({ audio, langauge: 'de' } as SpeechToWrite)).rejects.toThrow(
+      'was given the unknown option "langauge"; known are language, task, prompt, previousText, temperature, words',
+    );
+  });
+
   it('[22.30] refuses prompts that the model cannot follow', async () => {
     const serving = await launch();
     const audio = samples.subarray(0, 16_000);
     const refused: readonly (readonly [unknown, new () => Error, RegExp])[] = [
-      ['<|en|> hello', InvalidInputError, /prompt: .*given a text with "<\|en\|>", a special/],
+      [
+        '<|en|> hello',
+        InvalidInputError,
+        /prompt: .*given a text with "<\|en\|>", a special token of its model; take it out$/,
+      ],
       ['at <|0.02|>', InvalidInputError, /prompt: .*given a text with "<\|0.02\|>"/],
       ['x'.repeat(200), RequestTooLargeError, /prompt: .*at most 23 tokens, and one has/],
       ['x'.repeat(100_000), RequestTooLargeError, /100000 characters/],

@@ -17,7 +17,7 @@ const CEILINGS = {
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 438.6,
   'thousand characters of code in the core, its features and its Nest module': 654.9,
-  'thousand words of comments': 50.1,
+  'thousand words of comments': 50.2,
   'names of the doors that are not public': 130,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 77.9,
   opentelemetry: 14.5,
-  tasks: 274.5,
+  tasks: 274.7,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -57,7 +57,7 @@ const WHOLE = ['$ref', 'enum', 'const', 'anyOf', 'oneOf', 'allOf'] as const;
 
 /** Texts of the formats, in the grammar's notation, without quotes: usual ones, and no endless ones. */
 const FORMATS: Readonly<Record<string, string>> = {
-  date: '[0-9]{4} "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | [12] [0-9] | "3" [01])',
+  date: '[0-9]{4} "-" day-of-any-year | leap-year "-02-29"',
   time: '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [+\\-] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9])',
   uuid: '[0-9a-f]{8} "-" [0-9a-f]{4} "-" [1-8] [0-9a-f]{3} "-" [89ab] [0-9a-f]{3} "-" [0-9a-f]{12}',
   ipv4: 'octet "." octet "." octet "." octet',
@@ -85,6 +85,11 @@ const COMMON: Readonly<Record<string, string>> = {
   // Digits that JavaScript reads exactly.
   integer: '"0" | "-"? [1-9] [0-9]{0,14}',
   number: '"-"? ("0" | [1-9] [0-9]{0,14}) ("." [0-9]{1,15})? ([eE] [+\\-]? [0-9]{1,2})?',
+  'day-of-any-year':
+    '("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01]) | ("0" [469] | "11") "-" ("0" [1-9] | [12] [0-9] | "30") | "02-" ("0" [1-9] | "1" [0-9] | "2" [0-8])',
+  // A full hundred only if 400 divides it.
+  'leap-year':
+    '[0-9]{2} ("0" [48] | [2468] [048] | [13579] [26]) | ([02468] [048] | [13579] [26]) "00"',
   octet: '"25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9]',
   name: '[0-9a-zA-Z]{1,20}',
   host: 'label ("." label){0,4}',

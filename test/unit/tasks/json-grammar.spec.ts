@@ -36,10 +36,16 @@ const tokenizer = {
 const refuse = (place: string, what: string): Error => new Error(`${place} ${what}`);
 const grammarFor = (schema: unknown): string => grammarOf(jsonRules(schema, 'schema', refuse));
 
+/** True for a day that there is; JavaScript takes February 30 for March 2. */
+function isDate(text: string): boolean {
+  const date = new Date(`${text}T00:00Z`);
+  return !Number.isNaN(date.getTime()) && date.toISOString().startsWith(text);
+}
+
 const formats: Readonly<Record<string, (text: string) => boolean>> = {
-  date: (text) => /^\d{4}-\d\d-\d\d$/.test(text) && Number(text.slice(5, 7)) <= 12,
+  date: isDate,
   time: (text) => /^([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/.test(text),
-  'date-time': (text) => /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/.test(text),
+  'date-time': (text) => isDate(text.slice(0, 10)) && /^T\d\d:\d\d:\d\d/.test(text.slice(10)),
   uuid: (text) => /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(text),
   ipv4: (text) =>
     text.split('.').length === 4 && text.split('.').every((part) => Number(part) < 256),
@@ -225,6 +231,15 @@ describe("A JSON schema's grammar", () => {
       [{ type: 'number', minimum: 0, maximum: 1 }, 0, 0.5, 1],
       [{ type: 'number', exclusiveMinimum: -2, exclusiveMaximum: 0 }, -1.5, -1, -0.5],
       [{ type: 'string', maxLength: 3 }, '', 'é漢😀'],
+      [
+        { type: 'string', format: 'date' },
+        '1900-02-28',
+        '2000-02-29',
+        '2024-02-29',
+        '2023-04-30',
+        '2023-12-31',
+        '0104-02-29',
+      ],
       [{ enum: ['a', 1, null, { b: [1, 2] }] }, 'a', 1, null, { b: [1, 2] }],
       [
         {
@@ -261,6 +276,15 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'integer', minimum: -12, maximum: 345 }, '-13', '346', '-0', '01', '1.0', '1e3'],
     [{ type: 'number', minimum: 0, maximum: 1 }, '1.5', '-0.5', '2'],
     [{ type: 'number', exclusiveMinimum: 0 }, '0', '0.0', '-1'],
+    [
+      { type: 'string', format: 'date' },
+      '"1900-02-29"',
+      '"2023-02-29"',
+      '"2023-11-31"',
+      '"2024-02-30"',
+      '"2023-13-01"',
+    ],
+    [{ type: 'string', format: 'date-time' }, '"2023-09-31T00:00:00Z"'],
     [{ type: 'string', maxLength: 100 }, `"${'a'.repeat(101)}"`],
     [{ type: 'array', items: { type: 'null' }, maxItems: 1000 }, `[${'null, '.repeat(1000)}null]`],
     [{ type: 'string', minLength: 2, maxLength: 2 }, '"a"', '"abc"', '"a\t"'],

@@ -33,9 +33,14 @@ const TYPES = [
   'float64',
   'uint32',
   'uint64',
-] as const satisfies readonly Tensor.Type[];
+  ...Array<undefined>(7),
+  'uint4',
+  'int4',
+] as const satisfies readonly (Tensor.Type | undefined)[];
 
-const NUMBERS = new Map<Tensor.Type, number>(TYPES.map((type, index) => [type, index + 1]));
+const NUMBERS = new Map<Tensor.Type | undefined, number>(
+  TYPES.map((type, index) => [type, index + 1]),
+);
 
 /** Hooks may ask for any of a model's outputs. */
 const MOST_LISTS = 64;

@@ -151,7 +151,9 @@ export function loadError(model: string, cause: unknown): ServingLoadError {
   const message = messageOf(asError(cause));
   const hint = /protobuf|does not have a graph/i.test(message)
     ? '; it is not an ONNX file, or it is cut'
-    : '';
+    : message.startsWith('Unsupported data type')
+      ? ', of an input or output (16 is bfloat16); cast it in the model'
+      : '';
   return new ServingLoadError(`Cannot load the model ${model}: ${message}${hint}`, { cause });
 }
 

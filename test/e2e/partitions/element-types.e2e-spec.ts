@@ -1,7 +1,12 @@
 import { describe, expect, it } from '@jest/globals';
 import { Batch, Tensor } from 'nestjs-serving';
 import { echoModel, value } from '../../fixtures/models/models.js';
-import { type ElementType, elementTypes } from '../../fixtures/models/onnx-writer.js';
+import {
+  type ElementType,
+  elementTypes,
+  node,
+  onnxModel,
+} from '../../fixtures/models/onnx-writer.js';
 import { floats, sixOfEachType } from '../../fixtures/values/tensors.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
@@ -127,6 +132,36 @@ describe('Tensors of every element type', () => {
     },
   );
 
+  it.each(
+    (['native', 'thread'] as const).flatMap((isolation) =>
+      [
+        ['uint4', 21],
+        ['int4', 22],
+      ].map(([type, number]) => ({ type, number: Number(number), isolation })),
+    ),
+  )(
+    '[24.14] An output of $type is refused at the start, or left out, with isolation $isolation',
+    async ({ type, number, isolation }) => {
+      const file = modelWithOutputOf(number);
+
+      const starting = serve({ name: 'both', model: { file, isolation } });
+      await expect(starting).rejects.toThrow(
+        `The output "q" has elements of ${type}, which onnxruntime-node cannot pass; cast them in ` +
+          'the model. Name the outputs to return: fetches: [...]',
+      );
+
+      const one = await serve({ name: 'one', model: { file, isolation, fetches: ['y'] } });
+      expect(await one.batchedRun({ x: floats([1], [2]) })).toEqual({ y: floats([1], [-2]) });
+    },
+  );
+
+  it('[24.14] The error for a type that JavaScript lacks says what to do', async () => {
+    const file = modelWithOutputOf(16);
+    await expect(serve({ name: 'brain', model: { file, fetches: ['y'] } })).rejects.toThrow(
+      'Unsupported data type: 16, of an input or output (16 is bfloat16); cast it in the model',
+    );
+  });
+
   it('[1.7] Tensors may have inner axes of length 0', async () => {
     const serving = await serve({
       name: 'echo',
@@ -138,6 +173,23 @@ describe('Tensors of every element type', () => {
     });
   });
 });
+
+/** `y = -x`, and x as `q` of a type with this number, which the writer's version of ONNX lacks. */
+function modelWithOutputOf(number: number): Uint8Array {
+  const x = value('float32', 'batch');
+  const { uint64 } = elementTypes;
+  const model = onnxModel({
+    inputs: { x },
+    outputs: { y: x, q: value('uint64', 'batch') },
+    nodes: [node('Neg', ['x'], ['y']), node('Cast', ['x'], ['q'], { to: number })],
+  });
+  const [IR_VERSION, OPSET] = [1, model.length - 1];
+  model[IR_VERSION] = 10;
+  model[OPSET] = 21;
+  // After the tag of its field.
+  model[model.findLastIndex((byte, at) => byte === uint64 && model[at - 1] === 8)] = number;
+  return model;
+}
 
 function partOf({ type, data }: Tensor, start: number, end: number): Tensor {
   return new Tensor(type, data.slice(start, end), [end - start]);

@@ -288,10 +288,21 @@ export function axesOf(ports: readonly ModelPort[]): Record<string, number | nul
   return ports.length === 1 ? { ...axes, '': ports[0]!.batchAxis } : axes;
 }
 
-/** Omits non-tensors that nothing fetches. */
+/** Omits what onnxruntime-node can't return, unless it is fetched. */
 function usedOutputs(outputs: Metadata, { fetches, state = {} }: DeclaredPorts): Metadata {
   const used = fetches && [...fetches, ...Object.values(state)];
-  return outputs.filter(({ name, isTensor }) => isTensor || !used || used.includes(name));
+  return outputs.filter((port) => !obstacleTo(port) || !used || used.includes(port.name));
+}
+
+/** Why no run can take or return the value. */
+function obstacleTo(port: Metadata[number]): string | undefined {
+  if (!port.isTensor) {
+    return 'is no tensor; sequences and maps cannot be batched';
+  }
+  // In a thread it aborts the process.
+  return port.type.endsWith('int4')
+    ? `has elements of ${port.type}, which onnxruntime-node cannot pass; cast them in the model`
+    : undefined;
 }
 
 function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): TensorMetadata[] {
@@ -303,9 +314,10 @@ function tensorsOf(kind: string, metadata: Metadata, declared: DeclaredAxes): Te
     );
   }
   return metadata.map((port) => {
-    if (!port.isTensor) {
+    const obstacle = obstacleTo(port);
+    if (!port.isTensor || obstacle !== undefined) {
       throw new InvalidServingError(
-        `The ${kind} "${port.name}" is no tensor; sequences and maps cannot be batched` +
+        `The ${kind} "${port.name}" ${obstacle}` +
           (kind === 'output' ? '. Name the outputs to return: fetches: [...]' : ''),
       );
     }

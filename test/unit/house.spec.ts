@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1544.1,
+  'thousand characters of code in lib': 1544.3,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 438.9,
-  'thousand characters of code in the core, its features and its Nest module': 655.3,
+  'thousand characters of code in the core, its features and its Nest module': 655.5,
   'thousand words of comments': 50.2,
   'names of the doors that are not public': 130,
   'names of the doors that only one extension imports': 93,

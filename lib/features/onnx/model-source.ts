@@ -90,6 +90,13 @@ function checkHash(
         'right file there, or correct sha256',
     );
   }
+  const [, weights] = files.keys();
+  if (sha256 !== undefined && weights !== undefined) {
+    throw new ServingLoadError(
+      `The model ${file} keeps weights in another file, ${weights}, whose content sha256 does not ` +
+        'pin; export it as one file, or leave sha256 out',
+    );
+  }
 }
 
 async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {

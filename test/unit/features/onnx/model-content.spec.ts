@@ -253,6 +253,19 @@ describe('The content of a model', () => {
     );
   });
 
+  it('[1.10] A file with weights in another one is refused with a SHA-256, which pins only one', async () => {
+    await writeFile(path, weightsApartModel('weights.data'));
+    const weights = join(folder, 'weights.data');
+    await writeFile(weights, 'weights');
+    const sha256 = createHash('sha256')
+      .update(await readFile(path))
+      .digest('hex');
+
+    await expect(new ModelSource({ file: path, sha256 }).read(local)).rejects.toThrow(
+      `The model ${path} keeps weights in another file, ${weights}, whose content sha256 does not pin`,
+    );
+  });
+
   it('[W8] A missing model file is reported with its path and the reason', async () => {
     await rm(path);
 

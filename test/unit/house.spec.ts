@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1544.3,
+  'thousand characters of code in lib': 1545.5,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 438.9,
   'thousand characters of code in the core, its features and its Nest module': 655.5,
-  'thousand words of comments': 50.2,
+  'thousand words of comments': 50.3,
   'names of the doors that are not public': 130,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 140.7,
   openai: 77.9,
   opentelemetry: 14.5,
-  tasks: 274.7,
+  tasks: 277.1,
   terminus: 1.5,
   testing: 12.1,
 };

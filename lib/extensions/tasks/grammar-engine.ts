@@ -56,6 +56,7 @@ export class GrammarEngine {
   private constructor(
     private readonly library: Library,
     private readonly compiler: Compiler,
+    private readonly characters: WholeCharacters,
   ) {}
 
   static async of(
@@ -65,16 +66,17 @@ export class GrammarEngine {
   ): Promise<GrammarEngine> {
     const library = await loadLibrary(file);
     const texts = textsIn(tokenizerJson);
+    const type = vocabularyTypeOf(tokenizerJson)!;
     const vocabulary = await library.TokenizerInfo.createTokenizerInfo(
       texts,
-      vocabularyTypeOf(tokenizerJson)!,
+      type,
       false,
       texts.length,
       endTokens,
     );
     // Its own cache would keep all grammars.
     const compiler = await library.GrammarCompiler.createGrammarCompiler(vocabulary, false);
-    return new GrammarEngine(library, compiler);
+    return new GrammarEngine(library, compiler, new WholeCharacters(texts, type));
   }
 
   /**
@@ -82,7 +84,20 @@ export class GrammarEngine {
    * @throws PatternError for a pattern that answers can't be held to
    */
   async open(grammar: Grammar, endTokens: readonly number[]): Promise<Matcher> {
-    return this.library.GrammarMatcher.createGrammarMatcher(await this.compile(grammar), endTokens);
+    const { library, characters } = this;
+    const compiled = await this.compile(grammar);
+    const matcher = await library.GrammarMatcher.createGrammarMatcher(compiled, endTokens);
+    let last: number | undefined;
+    return {
+      acceptToken(token) {
+        last = token;
+        return matcher.acceptToken(token);
+      },
+      async getNextTokenBitmask() {
+        return characters.among(await matcher.getNextTokenBitmask(), last);
+      },
+      dispose: () => matcher.dispose(),
+    };
   }
 
   private async compile(grammar: Grammar): Promise<Compiled> {
@@ -105,6 +120,91 @@ export class GrammarEngine {
       ? this.compiler.compileGrammar(grammar)
       : this.compiler.compileStructuralTag(grammar);
   }
+}
+
+/** Bytes that may be second in a character behind these, where not all may: RFC 3629. */
+const SECONDS: ReadonlyMap<number, readonly [least: number, most: number]> = new Map([
+  [0xe0, [0xa0, 0xbf]],
+  [0xed, [0x80, 0x9f]],
+  [0xf0, [0x90, 0xbf]],
+  [0xf4, [0x80, 0x8f]],
+]);
+/** Bytes of no character. */
+const NEVER: ReadonlySet<number> = new Set([
+  0xc0,
+  0xc1,
+  ...Array.from({ length: 11 }, (_, i) => 0xf5 + i),
+]);
+
+/**
+ * Tokens that keep an answer's bytes characters. The library takes any byte that begins one, and then
+ * as many as it asks for, such as halves of pairs; a text of them has other characters, and more.
+ */
+class WholeCharacters {
+  /** Last bytes of tokens. */
+  private readonly last: ReadonlyMap<number, number>;
+  /** Bits of tokens that no text has, and of those that do not follow a byte. */
+  private readonly broken: Int32Array;
+  private readonly behind: ReadonlyMap<number, Int32Array>;
+
+  constructor(texts: readonly string[], type: VocabularyType) {
+    const tokens = texts.flatMap((text, token) => {
+      const bytes = bytesOf(text, type);
+      return bytes.length > 0 ? [{ token, bytes }] : [];
+    });
+    const bitsOf = (isOut: (bytes: readonly number[]) => boolean): Int32Array => {
+      const bits = new Int32Array(Math.ceil(texts.length / 32));
+      for (const { token, bytes } of tokens) {
+        bits[token >> 5]! |= isOut(bytes) ? 1 << (token & 31) : 0;
+      }
+      return bits;
+    };
+    this.last = new Map(tokens.map(({ token, bytes }) => [token, bytes.at(-1)!]));
+    this.broken = bitsOf((bytes) =>
+      bytes.some((byte, i) => NEVER.has(byte) || !mayFollow(byte, bytes[i + 1])),
+    );
+    this.behind = new Map(
+      [...SECONDS.keys()].map((byte) => [byte, bitsOf(([next]) => !mayFollow(byte, next))]),
+    );
+  }
+
+  /** Changes and returns the mask. */
+  among(mask: Int32Array, last: number | undefined): Int32Array {
+    const behind = this.behind.get(this.last.get(last ?? -1) ?? 0);
+    for (let at = 0; at < mask.length; at++) {
+      mask[at]! &= ~((this.broken[at] ?? 0) | (behind?.[at] ?? 0));
+    }
+    return mask;
+  }
+}
+
+function mayFollow(byte: number, next: number | undefined): boolean {
+  const [least, most] = SECONDS.get(byte) ?? [0, 0xff];
+  return next === undefined || (next >= least && next <= most);
+}
+
+/** Bytes by the characters that stand for them in a vocabulary of bytes, as GPT-2 writes them. */
+const BYTES: ReadonlyMap<string, number> = new Map(
+  (() => {
+    let others = 0x100;
+    return Array.from({ length: 0x100 }, (_, byte) => {
+      const isShown = /[!-~\u00a1-\u00ac\u00ae-\u00ff]/.test(String.fromCodePoint(byte));
+      return [String.fromCodePoint(isShown ? byte : others++), byte] as const;
+    });
+  })(),
+);
+
+/** Bytes of a token that has some beyond ASCII; those of whole characters may be left out. */
+function bytesOf(text: string, type: VocabularyType): readonly number[] {
+  if (type === 'byte_fallback') {
+    const [, byte] = /^<0x([0-9a-f]{2})>$/i.exec(text) ?? [];
+    return byte === undefined ? [] : [parseInt(byte, 16)];
+  }
+  if (/^[!-~\u0100-\u0121]*$/.test(text)) {
+    return [];
+  }
+  const bytes = Array.from(text, (each) => BYTES.get(each));
+  return bytes.every((byte) => byte !== undefined) ? bytes : [];
 }
 
 /** Path of the library's module; undefined without it. */

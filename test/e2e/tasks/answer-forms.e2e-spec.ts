@@ -46,6 +46,19 @@ describe('textGeneration with a form', () => {
     }
   });
 
+  it('[22.35] A string of a form has whole characters, as many as its schema says', async () => {
+    const schema = { type: 'string', minLength: 2, maxLength: 3 };
+    const answers = await Promise.all(
+      Array.from({ length: 120 }, (_, seed) =>
+        writer.batchedRun({ prompt: `Hi ${seed}`, format: { schema }, temperature: 1, seed }),
+      ),
+    );
+    for (const { text } of answers) {
+      expect(text).not.toContain('\ufffd');
+      expect([2, 3]).toContain(Array.from(JSON.parse(text) as string).length);
+    }
+  });
+
   it("[22.24] 'json' is an object, until it is cut", async () => {
     const { text, finishReason } = await writer.batchedRun({
       prompt: 'Hello',

@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1545.5,
+  'thousand characters of code in lib': 1545.7,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 438.9,
   'thousand characters of code in the core, its features and its Nest module': 655.5,
@@ -43,7 +43,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 140.7,
-  openai: 77.9,
+  openai: 78,
   opentelemetry: 14.5,
   tasks: 277.1,
   terminus: 1.5,

@@ -65,7 +65,7 @@ export function readResponse(models: OfferedModels, body: Body): TextRequest {
       const reply = (await naming(fieldOf, call)) as GeneratedText;
       const output = new Output();
       output.push(reply);
-      output.end();
+      output.end(reply);
       return { ...head, ...endOf(output, reply) };
     },
     async events(options) {
@@ -130,14 +130,14 @@ async function* eventsOf(
     last = piece;
     yield* output.push(piece);
   }
-  yield* output.end();
+  yield* output.end(last);
   const response = { ...head, ...endOf(output, last) };
   yield { type: `response.${response.status}`, response };
 }
 
 /** Fields of a response at its end. */
 function endOf({ items }: Output, last: GeneratedText | undefined) {
-  const isCut = last?.finishReason === 'length';
+  const isCut = isCutIn(last);
   const { promptTokens = 0, completionTokens = 0 } = last?.usage ?? {};
   return {
     status: isCut ? 'incomplete' : 'completed',
@@ -151,6 +151,10 @@ function endOf({ items }: Output, last: GeneratedText | undefined) {
       total_tokens: promptTokens + completionTokens,
     },
   };
+}
+
+function isCutIn(last: GeneratedText | undefined): boolean {
+  return last?.finishReason === 'length';
 }
 
 /** Items of a response, and the events that tell them. */
@@ -170,9 +174,10 @@ class Output {
     return events;
   }
 
-  end(): readonly Event[] {
+  end(last: GeneratedText | undefined): readonly Event[] {
     const isEmpty = this.items.length === 0 && !this.open;
-    return [...(isEmpty ? this.write('') : []), ...this.close()];
+    const status = isCutIn(last) ? 'incomplete' : 'completed';
+    return [...(isEmpty ? this.write('') : []), ...this.close(status)];
   }
 
   private write(text: string): readonly Event[] {
@@ -198,7 +203,7 @@ class Output {
     ];
   }
 
-  private close(): readonly Event[] {
+  private close(status = 'completed'): readonly Event[] {
     if (!this.open) {
       return [];
     }
@@ -207,7 +212,7 @@ class Output {
     const place = { ...this.placeOf(id), content_index: 0 };
     const part = partOf(text);
     const content = [part];
-    const item = { id, type: 'message', status: 'completed', role: 'assistant', content };
+    const item = { id, type: 'message', status, role: 'assistant', content };
     return [
       { type: 'response.output_text.done', ...place, text, logprobs: [] },
       { type: 'response.content_part.done', ...place, part },

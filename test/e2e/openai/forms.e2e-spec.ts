@@ -252,7 +252,12 @@ describeOnPlatforms("OpenAI's formats, tools and responses", (listen) => {
       model: 'caller',
       store: false,
       output: [
-        { type: 'message', role: 'assistant', content: [{ type: 'output_text', annotations: [] }] },
+        {
+          type: 'message',
+          status: 'incomplete',
+          role: 'assistant',
+          content: [{ type: 'output_text', annotations: [] }],
+        },
       ],
       usage: { output_tokens: 3, input_tokens_details: { cached_tokens: 0 } },
     });
@@ -279,7 +284,7 @@ describeOnPlatforms("OpenAI's formats, tools and responses", (listen) => {
     );
     expect(deltas.join('')).toBe(visit.text);
     expect(events.at(-1)).toMatchObject({
-      response: { output: [{ content: [{ text: visit.text }] }] },
+      response: { output: [{ status: 'completed', content: [{ text: visit.text }] }] },
     });
     expect(stream.body).toMatch(/^event: response\.created\ndata: /);
   });

@@ -2,11 +2,12 @@ import type { AbortSignalLike } from '../core/context/call-context.js';
 import { messageOf, OverloadedError } from '../core/errors.js';
 import { log } from '../core/log.js';
 import { scriptOfThread } from './entry-script.js';
+import { type OwnBytes } from './http.js';
 import { JobThread } from './job-thread.js';
 
 interface WithBody {
   /** Owns its memory, which moves to the thread. */
-  readonly body: Uint8Array<ArrayBuffer>;
+  readonly body: OwnBytes;
 }
 
 /** Most bytes of waiting bodies. */

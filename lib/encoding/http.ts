@@ -4,6 +4,15 @@ import { CallCancelledError } from '../core/errors.js';
 import { Turns } from './turns.js';
 
 /**
+ * Bytes in memory that is not shared, as `Uint8Array<ArrayBuffer>`, which declarations can't name:
+ * before TypeScript 5.7 the class has no parameter.
+ */
+export type OwnBytes = ReturnType<typeof Uint8Array.of>;
+
+/** A `Buffer<ArrayBuffer>`. */
+export type OwnBuffer = ReturnType<typeof Buffer.allocUnsafeSlow>;
+
+/**
  * The path in a request's target, which may have a scheme, host and fragment
  * (https://datatracker.ietf.org/doc/html/rfc9112#section-3.2).
  */
@@ -53,7 +62,7 @@ export interface BodyOptions {
 export async function readBytes(
   request: IncomingMessage,
   { limit, tooLarge, decompressor, aligned = 0 }: BodyOptions,
-): Promise<Buffer<ArrayBuffer>> {
+): Promise<OwnBuffer> {
   const refusal = (): Error =>
     tooLarge(
       `The body of the request has more than ${limit} bytes, the limit of this server (bodyLimit)`,

@@ -29,7 +29,14 @@ const { devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 
 const quietly = ['--no-audit', '--no-fund', '--prefer-offline'];
 
 /** The errors of the compiler for an application, types of the package included. */
-async function compile(app: string, source: string, options: object = {}): Promise<string> {
+const ownCompiler = ['node', join(root, 'node_modules/.bin/tsc')];
+
+async function compile(
+  app: string,
+  source: string,
+  options: object = {},
+  [command, ...args] = ownCompiler,
+): Promise<string> {
   const compilerOptions = {
     ...options,
     module: 'nodenext',
@@ -44,7 +51,7 @@ async function compile(app: string, source: string, options: object = {}): Promi
     join(app, 'tsconfig.json'),
     JSON.stringify({ compilerOptions: { ...compilerOptions, types: ['node'] } }),
   );
-  const { stdout } = await run('node', [join(root, 'node_modules/.bin/tsc'), '-p', app]).catch(
+  const { stdout } = await run(command!, [...args, '-p', app]).catch(
     (failed: { stdout: string }) => failed,
   );
   return stdout;
@@ -196,9 +203,12 @@ describe('The packed package', () => {
     expect(await compile(full, nodeWith('prt: 1'))).toContain("'prt' does not exist in type");
   });
 
-  it('[D3] The types compile with exactOptionalPropertyTypes and without skipLibCheck', async () => {
+  it('[D3] The types compile with exactOptionalPropertyTypes and without skipLibCheck', () =>
+    expectTypes('exact-types'));
+
+  async function expectTypes(name: string, compiler?: string[]): Promise<void> {
     const peers = ['@nestjs/microservices', '@nestjs/terminus', '@opentelemetry/api'];
-    const app = await install('exact-types', ['@types/node', ...peers]);
+    const app = await install(name, ['@types/node', ...peers]);
     const entries = [
       '',
       '/distribution',
@@ -215,14 +225,12 @@ describe('The packed package', () => {
         model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
       })).batchedRun('a');`;
 
-    const found = await compile(app, source, {
-      exactOptionalPropertyTypes: true,
-      skipLibCheck: false,
-    });
+    const options = { exactOptionalPropertyTypes: true, skipLibCheck: false };
+    const found = await compile(app, source, options, compiler);
 
     expect(found.split('\n').filter((line) => line.includes('nestjs-serving/dist'))).toEqual([]);
     expect(found).not.toContain('app.ts');
-  });
+  }
 
   it('A cluster over gRPC loads its peer packages on use and names missing ones', async () => {
     const script = join(root, 'test/fixtures/consumer/peers.mjs');
@@ -257,6 +265,13 @@ describe('The packed package', () => {
   });
 
   describeUnless(registryMissing, 'in empty applications', () => {
+    it('[D3] The types compile with the oldest TypeScript that the manual names', async () => {
+      const manual = readFileSync(join(root, 'docs/installation.md'), 'utf8');
+      const [, oldest] = /TypeScript ([\d.]+) or newer/.exec(manual)!;
+      const compiler = ['exec', '--yes', `--package=typescript@${oldest}`, '--', 'tsc'];
+      await expectTypes('oldest-types', ['npm', ...compiler]);
+    });
+
     it.each(['11', '12'])(
       '[H1] An empty application with Nest %s serves a model and closes while a batch never ends',
       async (major) => {

@@ -33,7 +33,7 @@ export class ServingStream<T> extends Observable<T> implements AsyncIterable<T> 
   }
 
   /** Starts a call and iterates over its events. */
-  [Symbol.asyncIterator](): AsyncIterableIterator<T, undefined> {
+  [Symbol.asyncIterator](): AsyncIterator<T, undefined> & AsyncIterableIterator<T> {
     const left = new AbortController();
     const events = this.open(left.signal);
     return {

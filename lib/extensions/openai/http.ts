@@ -3,7 +3,7 @@ import { HttpException, HttpStatus, type HttpServer } from '@nestjs/common';
 import { isServingError } from '../../index.js';
 import { BodyThread } from '../../encoding/body-thread.js';
 import { type ParsedJson, parseJson, type TextLimits } from '../../encoding/json.js';
-import { pathOfTarget, readBytes } from '../../encoding/http.js';
+import { type OwnBuffer, type OwnBytes, pathOfTarget, readBytes } from '../../encoding/http.js';
 import { type AbortSignalLike } from '../../doors/calls.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
@@ -278,7 +278,7 @@ export async function readBody(
 export const SMALL_BODY = 2 ** 20;
 
 /** @throws as `readBody` */
-export function bytesOf(request: IncomingMessage, limit: number): Promise<Buffer<ArrayBuffer>> {
+export function bytesOf(request: IncomingMessage, limit: number): Promise<OwnBuffer> {
   const encoding = request.headers['content-encoding'] ?? 'identity';
   if (encoding !== 'identity') {
     request.resume();
@@ -303,15 +303,12 @@ export const textLimits: TextLimits = {
 };
 
 export interface LargeBody {
-  readonly body: Uint8Array<ArrayBuffer>;
+  readonly body: OwnBytes;
 }
 
 const bodyThread = new BodyThread<LargeBody, ParsedJson>('extensions/openai/body-thread');
 
-async function parsed(
-  bytes: Buffer<ArrayBuffer>,
-  signal: AbortSignalLike | undefined,
-): Promise<unknown> {
+async function parsed(bytes: OwnBuffer, signal: AbortSignalLike | undefined): Promise<unknown> {
   const reading = bytes.length > SMALL_BODY ? bodyThread.read({ body: bytes }, signal) : undefined;
   const json = reading ? await reading : parseJson(bytes, textLimits);
   if ('fault' in json) {

@@ -271,7 +271,7 @@ const FORMATS = [
 ];
 
 /** Grey pixel, as a PNG. */
-const PIXEL = Buffer.from(
+const PIXEL: ImageInput = Buffer.from(
   'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mNoaGgAAAMEAYF1LgG8AAAAAElFTkSuQmCC',
   'base64',
 );

@@ -5,7 +5,7 @@ import { UnsupportedMediaTypeException } from '@nestjs/common';
 import { InvalidInputError, RequestTooLargeError, Tensor } from '../../../../index.js';
 import { formatValue, messageOf } from '../../../../doors/text.js';
 import { storageClasses } from '../../../../doors/values.js';
-import { type BodyOptions, readBytes } from '../../../../encoding/http.js';
+import { type BodyOptions, type OwnBuffer, readBytes } from '../../../../encoding/http.js';
 import { datatypeOf } from '../../../../encoding/json-tensor.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
@@ -22,7 +22,7 @@ import { elementOf, tensorOfBytes } from '../../wire/tensor-bytes.js';
 export async function readBody(
   request: IncomingMessage,
   options: Pick<BodyOptions, 'limit' | 'aligned'>,
-): Promise<Buffer<ArrayBuffer>> {
+): Promise<OwnBuffer> {
   if (request.readableEnded && request.headers['content-type'] !== PRIVATE_TYPE) {
     throw new InvalidInputError(
       `The URL ${formatValue(request.url)} is not written as the protocol states it, such as ` +

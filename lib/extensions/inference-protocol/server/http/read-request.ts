@@ -4,6 +4,7 @@ import { type AbortSignalLike } from '../../../../doors/calls.js';
 import { formatValue } from '../../../../doors/text.js';
 import { readShape, readTensor } from '../../../../encoding/json-tensor.js';
 import { BodyThread } from '../../../../encoding/body-thread.js';
+import { type OwnBytes } from '../../../../encoding/http.js';
 import { limitBeyond, parseJson, ReadContext, type TextLimits } from '../../../../encoding/json.js';
 import { jsonLimits } from '../call-input.js';
 import { refuseExtensions } from '../inference.js';
@@ -38,7 +39,7 @@ const limitsHere = { depth: Infinity, nodes: 2 ** 12, values: 2 ** 14 };
 const LEAST_LOOKED_AT = 2 ** 13;
 
 export interface LargeRequest {
-  readonly body: Uint8Array<ArrayBuffer>;
+  readonly body: OwnBytes;
   /** Bytes of leading JSON. */
   readonly length: number;
   readonly model: string;

@@ -98,6 +98,14 @@ export function typeName(value: unknown): string {
     : 'an object';
 }
 
+/** What code returned in place of a list: `string`, `object`, `an instance of Set`. */
+export function returnedType(value: unknown): string {
+  if (value === null) {
+    return 'null';
+  }
+  return value instanceof Object && value.constructor !== Object ? typeName(value) : typeof value;
+}
+
 /** Example: `2.31 MB`. */
 export function formatBytes(bytes: number): string {
   const units = ['bytes', 'kB', 'MB', 'GB'];

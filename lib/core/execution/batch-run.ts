@@ -26,7 +26,7 @@ import {
   batchStart,
   type ServingEvent,
 } from '../events/serving-event.js';
-import { countOfRows, formatList } from '../format.js';
+import { countOf, countOfRows, formatList, returnedType } from '../format.js';
 import { log } from '../log.js';
 import {
   type BatchInfo,
@@ -629,17 +629,16 @@ function resultsIn(
   const expected = input.size + input.padding;
   const results = rowsIn(output, input.isPlain);
   if (!results) {
-    const got = output === null ? 'null' : typeof output;
     throw new InvalidOutputError(
-      `A batch of ${countOfRows(expected)} needs a list of ${expected} results, or tensors with ` +
-        `${countOfRows(expected)}; the batch function returned ${got}`,
+      `A batch of ${countOfRows(expected)} needs a list of ${countOf(expected, 'result')}, or tensors ` +
+        `with ${countOfRows(expected)}; the batch function returned ${returnedType(output)}`,
     );
   }
   if (Array.isArray(results)) {
     if (results.length !== expected) {
       throw new InvalidOutputError(
-        `A batch of ${countOfRows(expected)} needs ${expected} results; the batch function returned ` +
-          `${results.length}`,
+        `A batch of ${countOfRows(expected)} needs ${countOf(expected, 'result')}; the batch ` +
+          `function returned ${results.length}`,
       );
     }
     return Batch.ofValues(results).slice(0, input.size);

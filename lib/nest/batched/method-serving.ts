@@ -7,7 +7,7 @@ import type { FunctionServingDefinition } from '../../core/definition/serving-de
 import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../../core/errors.js';
 import type { EventHub } from '../../core/events/event-hub.js';
 import type { InternalCallOptions } from '../../core/execution/resolved-call-options.js';
-import { formatValue } from '../../core/format.js';
+import { countOf, formatValue, returnedType } from '../../core/format.js';
 import { type Engine, functionEngine } from '../../core/partitions/engine.js';
 import type { MethodCalls, OfArguments, Provide } from '../../core/serving/feature.js';
 import { LocalServing } from '../../core/serving/local-serving.js';
@@ -182,10 +182,10 @@ async function runMethod(
 ): Promise<readonly unknown[]> {
   const results = await method.apply(calls[0]!.instance, columnsOf(calls, method.length));
   if (!Array.isArray(results) || results.length !== calls.length) {
-    const got = Array.isArray(results) ? `${results.length} results` : typeof results;
+    const got = Array.isArray(results) ? countOf(results.length, 'result') : returnedType(results);
     throw new InvalidOutputError(
-      `${name} ran for ${calls.length} callers and must return an array of ${calls.length} ` +
-        `results; it returned ${got}`,
+      `${name} ran for ${countOf(calls.length, 'caller')} and must return an array of ` +
+        `${countOf(calls.length, 'result')}; it returned ${got}`,
     );
   }
   return results;

@@ -97,7 +97,7 @@ describeOnPlatforms('@Batched()', (listen) => {
   });
 
   it.each<[string, unknown]>([
-    ['1 results', ['one']],
+    ['1 result', ['one']],
     ['3 results', ['one', 'two', 'three']],
     ['string', 'ab'],
     ['undefined', undefined],

@@ -1,5 +1,11 @@
 import { ConfigurableModuleBuilder, type DynamicModule, type ModuleMetadata } from '@nestjs/common';
-import { aFunction, flag, type Rule, type Rules } from '../core/definition/option-rules.js';
+import {
+  checkAsyncOptions,
+  checkObject,
+  flag,
+  type Rule,
+  type Rules,
+} from '../core/definition/option-rules.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
@@ -42,8 +48,6 @@ export interface ServingModuleExtras {
   readonly names?: readonly string[];
 }
 
-const aList: Rule = { check: Array.isArray, allowed: 'a list' };
-
 const ofRoot: Rules = {
   servings: { check: Array.isArray, allowed: 'a list of definitions' },
   requestContext: flag,
@@ -57,12 +61,6 @@ const ofFactory: Rules = { servings: ofRoot['servings']!, requestContext: flag, 
 
 const ofRootAsync: Rules = {
   names: { check: Array.isArray, allowed: 'a list of the names that the factory defines' },
-  useFactory: aFunction,
-  useClass: aFunction,
-  useExisting: { check: () => true, allowed: 'an injection token' },
-  inject: aList,
-  provideInjectionTokensFrom: aList,
-  imports: ofRoot['imports']!,
   isGlobal: flag,
   servings: {
     check: () => false,
@@ -97,3 +95,36 @@ export const {
   .setClassMethodName('forRoot')
   .setExtras<ServingModuleExtras>(DEFAULT_EXTRAS, withExtras)
   .build();
+
+/** The module checks its value. */
+const ANY: Rule = { check: () => true, allowed: 'any' };
+
+interface ConfigurableModule {
+  readonly forRoot: (this: unknown, options: never) => DynamicModule;
+  readonly forRootAsync: (this: unknown, options: never) => DynamicModule;
+}
+
+/**
+ * Lets a class of Nest's builder refuse what Nest would ignore.
+ *
+ * @param own names of options next to the factory of `forRootAsync`
+ */
+export function checkedModule<Base extends ConfigurableModule>(
+  base: Base,
+  owner: string,
+  rules: Rules,
+  own: readonly string[] = [],
+): Base {
+  const { forRoot, forRootAsync } = base;
+  const others = Object.fromEntries(own.map((name) => [name, ANY]));
+  return Object.assign(base, {
+    forRoot(this: unknown, options: unknown) {
+      checkObject(`${owner}.forRoot`, options, { ...rules, ...others });
+      return forRoot.call(this, options as never);
+    },
+    forRootAsync(this: unknown, options: object) {
+      checkAsyncOptions(`${owner}.forRootAsync`, options, others);
+      return forRootAsync.call(this, options as never);
+    },
+  });
+}

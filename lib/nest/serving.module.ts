@@ -12,7 +12,7 @@ import { ApplicationConfig, DiscoveryModule, ModuleRef } from '@nestjs/core';
 import { BatchedMethods } from './batched/batched-methods.js';
 import { registerRequestContext } from './request-context.js';
 import { enterCopy, providersOfOtherCopies, hintOfCopies } from './copies.js';
-import { checkOptions } from '../core/definition/option-rules.js';
+import { checkAsyncOptions, checkOptions } from '../core/definition/option-rules.js';
 import { InvalidServingError } from '../core/errors.js';
 import { logTo } from '../core/log.js';
 import { getServingToken } from './serving.decorator.js';
@@ -77,7 +77,7 @@ export class ServingModule extends ConfigurableModuleClass implements BeforeAppl
 
   /** Like {@link forRoot}, with options from a factory. */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
-    checkOptions('ServingModule.forRootAsync', options, moduleRules.forRootAsync);
+    checkAsyncOptions('ServingModule.forRootAsync', options, moduleRules.forRootAsync);
     const { names = [] } = options;
     return withCore(super.forRootAsync(options), names, asyncServingProviders(names));
   }

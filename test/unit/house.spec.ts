@@ -13,12 +13,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1545.7,
+  'thousand characters of code in lib': 1546.3,
   'files of the core, its features and its Nest module': 136,
-  'thousand characters of code in the core': 438.9,
-  'thousand characters of code in the core, its features and its Nest module': 655.5,
+  'thousand characters of code in the core': 439.9,
+  'thousand characters of code in the core, its features and its Nest module': 656.8,
   'thousand words of comments': 50.3,
-  'names of the doors that are not public': 130,
+  'names of the doors that are not public': 132,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
   'options of a definition': 17,
@@ -37,14 +37,14 @@ const CEILINGS = {
 
 /** Each extension's ceiling, in thousand characters of code. */
 const EXTENSIONS: Readonly<Record<string, number>> = {
-  board: 24.1,
+  board: 24.2,
   cli: 48.3,
-  distribution: 224.9,
+  distribution: 225.1,
   'http-tensors': 2.9,
   hub: 27.2,
-  'inference-protocol': 140.7,
+  'inference-protocol': 140.9,
   openai: 78,
-  opentelemetry: 14.5,
+  opentelemetry: 15.2,
   tasks: 277.1,
   terminus: 1.5,
   testing: 12.1,

@@ -1,4 +1,6 @@
 import { AsyncLocalStorage, AsyncResource } from 'node:async_hooks';
+import { InvalidInputError } from '../errors.js';
+import { formatValue, typeName } from '../format.js';
 
 /** The part of AbortSignal that calls use. */
 export interface AbortSignalLike {
@@ -227,6 +229,12 @@ export function outsideCallContext<T>(work: () => T): T {
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
 function inRequest<Options extends CallOptions>(options: Options): Options {
+  if (typeof options !== 'object' || 'aborted' in options) {
+    const given = typeof options === 'object' ? typeName(options) : formatValue(options);
+    throw new InvalidInputError(
+      `A call was given ${given} as its options; they are an object, such as { signal, timeout: 200 }`,
+    );
+  }
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
 }

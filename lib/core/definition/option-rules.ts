@@ -8,6 +8,8 @@ export interface Rule {
   readonly group?: Rules;
   /** Allows other values in place of the group. */
   readonly other?: Rule | undefined;
+  /** Rules that are checked elsewhere, to find an option that stands in the wrong place. */
+  readonly inside?: Rules;
 }
 
 export type Rules = Readonly<Record<string, Rule>>;
@@ -33,6 +35,10 @@ export const aFunction: Rule = {
   check: (value) => typeof value === 'function',
   allowed: 'a function',
 };
+export const oneOf = (...values: readonly unknown[]): Rule => ({
+  check: (value) => values.includes(value),
+  allowed: values.map(formatValue).join(' or '),
+});
 export const flag: Rule = {
   check: (value) => typeof value === 'boolean',
   allowed: 'true or false',
@@ -41,6 +47,31 @@ export const share: Rule = {
   check: (value) => typeof value === 'number' && value >= 0 && value <= 1,
   allowed: 'a number from 0 to 1',
 };
+
+const aList: Rule = { check: Array.isArray, allowed: 'a list' };
+
+/** Options of a module's `forRootAsync`, without those of its own beside the factory. */
+const ofFactories: Rules = {
+  useFactory: aFunction,
+  useClass: aFunction,
+  useExisting: { check: () => true, allowed: 'an injection token' },
+  inject: aList,
+  provideInjectionTokensFrom: aList,
+  imports: { check: Array.isArray, allowed: 'a list of modules' },
+};
+
+/** @throws InvalidServingError, also unless exactly one of them makes the module's options */
+export function checkAsyncOptions(owner: string, options: object, own: Rules): void {
+  checkOptions(owner, options, { ...ofFactories, ...own });
+  const makers = ['useFactory', 'useClass', 'useExisting'];
+  const given = makers.filter((name) => name in options);
+  if (given.length !== 1) {
+    throw new InvalidServingError(
+      `${owner} has ${given.join(' and ') || 'nothing that makes its options'}; give one of ` +
+        makers.join(', '),
+    );
+  }
+}
 
 export const DEFAULT_BATCH_SIZE = 32;
 export const DEFAULT_QUEUE_ROWS = 10_000;
@@ -82,11 +113,7 @@ export const shutdown = groupOf({ drain: flag, timeout: delay });
 
 /** @throws InvalidServingError naming the owner, the option, its value, and the allowed values */
 export function checkOptions(owner: string, options: object, rules: Rules, group = ''): void {
-  if (Array.isArray(options)) {
-    throw new InvalidServingError(
-      `${owner} was given a list, and takes an object with ${Object.keys(rules).toSorted().join(', ')}`,
-    );
-  }
+  checkObject(owner, options, rules);
   const required = Object.keys(rules).filter((name) => rules[name]!.isRequired);
   for (const name of new Set([...required, ...Object.keys(options)])) {
     const value = (options as Record<string, unknown>)[name];
@@ -94,7 +121,7 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
     const option = group + name;
     if (!rule) {
       const known = Object.keys(rules).toSorted();
-      const meant = closestName(name, known);
+      const meant = placeOf(name, rules) ?? closestName(name, known);
       throw new InvalidServingError(
         `${owner}: unknown option "${option}" (${formatValue(value)}); ` +
           (meant === undefined ? '' : `did you mean "${group}${meant}"? `) +
@@ -110,4 +137,29 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
       checkOptions(owner, value, rule.group, `${option}.`);
     }
   }
+}
+
+/** @throws InvalidServingError for what is no object, or a promise of one */
+export function checkObject(owner: string, options: unknown, rules: Rules): void {
+  if (!isRecord(options) || options instanceof Promise) {
+    const given = Array.isArray(options)
+      ? 'a list'
+      : options instanceof Promise
+        ? 'a promise'
+        : formatValue(options);
+    throw new InvalidServingError(
+      `${owner} was given ${given}, and takes an object with ${Object.keys(rules).toSorted().join(', ')}`,
+    );
+  }
+}
+
+/** The path of the option that has this name in a group, such as `queue.maxRows`. */
+function placeOf(option: string, rules: Rules): string | undefined {
+  for (const [name, { group, inside = group ?? {} }] of Object.entries(rules)) {
+    const found = Object.hasOwn(inside, option) ? option : placeOf(option, inside);
+    if (found !== undefined) {
+      return `${name}.${found}`;
+    }
+  }
+  return undefined;
 }

@@ -292,7 +292,7 @@ export function resolveDefinition(definition: ServingDefinition, more: More): Re
   const rules = { ...withRules(common, more.rules), model: aModel };
   const [label, { runner, own, around }] = kindOf(definition, rules, more.ofModel);
   const owner = `Serving ${formatValue(definition.name)} with "${label}"`;
-  checkOptions(owner, definition, { ...rules, ...around });
+  checkOptions(owner, definition, { ...rules, model: { ...aModel, inside: own }, ...around });
   const options = runnerOf(definition);
   checkOptions(owner, options, own, 'model.');
   checkPartitions(owner, definition, options);
@@ -521,6 +521,13 @@ function kindOf(
 ): readonly [label: string, kind: Kind] {
   if (isExternal(definition)) {
     return ['model', external];
+  }
+  const model: unknown = definition.model;
+  if (typeof model === 'function') {
+    throw new InvalidServingError(
+      `Serving ${formatValue(definition.name)} has ${formatValue(model)} as its model; write ` +
+        'model: { useFactory: () => batchFunction } for a batch function, and model: { useClass } for a class',
+    );
   }
   const runner = runnerOf(definition);
   const given = Object.keys(kinds).filter(

@@ -2,17 +2,13 @@ import {
   flag,
   isRecord,
   LONGEST_DELAY as LARGEST,
+  oneOf,
   type Rule,
   type Rules,
   whole,
 } from './option-rules.js';
 
 const aText: Rule = { check: (value) => typeof value === 'string', allowed: 'a string' };
-
-const oneOf = (...names: readonly string[]): Rule => ({
-  check: (value) => names.includes(value as string),
-  allowed: names.map((name) => `"${name}"`).join(', '),
-});
 
 const size = whole(1, LARGEST);
 

@@ -39,7 +39,7 @@ export interface ResolvedBoard {
   readonly seconds: number;
 }
 
-const OWNER = 'ServingBoardModule';
+export const OWNER = 'ServingBoardModule';
 
 const someGuards: Rule = {
   check: (value) => guardList.check(value) && Array.isArray(value) && value.length > 0,
@@ -47,7 +47,7 @@ const someGuards: Rule = {
   isRequired: true,
 };
 
-const rules: Rules = {
+export const rules: Rules = {
   guards: {
     ...guardList,
     allowed: `${guardList.allowed}; [] where global guards or the network keep strangers away`,

@@ -1,6 +1,7 @@
 import { ConfigurableModuleBuilder, Module } from '@nestjs/common';
+import { checkedModule } from '../../doors/options.js';
 import { boardController, BoardGuards, ChangeGuards } from './board.controller.js';
-import { resolvePath, type ServingBoardOptions } from './options.js';
+import { OWNER, resolvePath, rules, type ServingBoardOptions } from './options.js';
 import { BOARD_OPTIONS, BOARD_PATH, ServingBoard } from './serving-board.js';
 
 const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<ServingBoardOptions>({
@@ -24,4 +25,6 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<ServingBoardOp
  * Its `path` is `servings` by default.
  */
 @Module({ providers: [ServingBoard, BoardGuards, ChangeGuards] })
-export class ServingBoardModule extends ConfigurableModuleClass {}
+export class ServingBoardModule extends checkedModule(ConfigurableModuleClass, OWNER, rules, [
+  'path',
+]) {}

@@ -5,6 +5,7 @@ import {
   checkOptions,
   delay,
   milliseconds,
+  oneOf,
   type Rule,
   type Rules,
   whole,
@@ -37,24 +38,20 @@ export interface ResolvedDistribution {
   readonly secret: Secrets | undefined;
 }
 
-const OWNER = 'ServingClusterModule';
+export const OWNER = 'ServingClusterModule';
 export const DEFAULT_NAMESPACE = 'default';
 
 const name: Rule = {
   check: (value) => typeof value === 'string' && value !== '' && value.length <= 128,
   allowed: 'a string of 1 to 128 characters',
 };
-const oneOf = (...values: readonly string[]): Rule => ({
-  check: (value) => values.some((each) => each === value),
-  allowed: values.map((each) => `"${each}"`).join(' or '),
-});
 const anObject: Rule = {
   check: (value) => typeof value === 'object' && value !== null,
   allowed: 'an object',
 };
 const count = whole(1, 2 ** 31);
 
-const rules: Rules = {
+export const rules: Rules = {
   transport: {
     check: (value) => value !== undefined,
     allowed: "one of Nest's transports, or a ServingTransport",

@@ -1,8 +1,10 @@
 import {
   ConfigurableModuleBuilder,
   type DynamicModule,
+  Inject,
   Module,
   type ModuleMetadata,
+  Optional,
   type Provider,
 } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
@@ -13,10 +15,11 @@ import {
   ServingRegistry,
   SERVING_ROUTER,
 } from '../../doors/servings.js';
+import { checkedModule } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { ExportedServings } from './calls/exported-servings.js';
 import type { DistributionOptions } from './options.js';
-import { resolveDistribution } from './resolve-options.js';
+import { OWNER, resolveDistribution, rules } from './resolve-options.js';
 import { ServingCluster } from './serving-cluster.js';
 import type { ServingTransport } from './transport.js';
 
@@ -44,7 +47,20 @@ const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIO
 
 /** Makes the application a node of a cluster. Import it once, next to `ServingModule`. */
 @Module({})
-export class ServingClusterModule extends ConfigurableModuleClass {
+export class ServingClusterModule extends checkedModule(ConfigurableModuleClass, OWNER, rules, [
+  'isGlobal',
+  'names',
+]) {
+  constructor(@Optional() @Inject(ServingCluster) cluster?: ServingCluster) {
+    super();
+    if (!cluster) {
+      throw new InvalidServingError(
+        'A module imports ServingClusterModule without options: write ' +
+          'ServingClusterModule.forRoot({ transport: ... }) in the root module',
+      );
+    }
+  }
+
   /** Makes the application a node with these options. */
   static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
     return withCluster(super.forRoot(options), remoteNamesIn(options));
@@ -74,12 +90,12 @@ function clusterProvider(remotes: readonly string[]): Provider {
     provide: ServingCluster,
     inject: [MODULE_OPTIONS_TOKEN, ModuleRef],
     useFactory: async (options: DistributionOptions, moduleRef: ModuleRef) => {
+      const resolved = resolveDistribution(options);
       checkNames(remotes, remoteNamesIn(options));
       // Fails early; we look again on use, as the instance may not exist yet.
       registryOf(moduleRef);
       let registry: ServingRegistry | undefined;
       const exported = new ExportedServings(() => (registry ??= registryOf(moduleRef)).all);
-      const resolved = resolveDistribution(options);
       return new ServingCluster(resolved, await transportOf(options), exported);
     },
   };

@@ -59,7 +59,7 @@ export interface OpenAIOptions {
   readonly bodyLimit?: number;
 }
 
-const OWNER = 'OpenAIModule';
+export const OWNER = 'OpenAIModule';
 
 const PATHS: Readonly<Record<TaskKind, string>> = {
   'text-embedding': '/v1/embeddings',
@@ -72,7 +72,7 @@ const PATHS: Readonly<Record<TaskKind, string>> = {
 const isKind = (value: unknown): value is TaskKind =>
   typeof value === 'string' && Object.hasOwn(PATHS, value);
 
-const rules: Rules = {
+export const rules: Rules = {
   models: {
     check: (value) => isRecord(value) && Object.keys(value).length > 0,
     allowed: 'an object of at least one definition of a task by id',

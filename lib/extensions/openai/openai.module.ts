@@ -1,9 +1,10 @@
 import { ConfigurableModuleBuilder, Inject, Module } from '@nestjs/common';
 import { ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
 import { InvalidServingError } from '../../index.js';
+import { checkedModule } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { leaveBodiesUnparsed } from './http.js';
-import { OfferedModels, OPENAI_OPTIONS, type OpenAIOptions } from './models.js';
+import { OfferedModels, OPENAI_OPTIONS, type OpenAIOptions, OWNER, rules } from './models.js';
 import {
   openAIController,
   OpenAIExceptionFilter,
@@ -38,7 +39,7 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<OpenAIOptions>
 @Module({
   providers: [OfferedModels, OpenAIGuards, OpenAIExceptionFilter, PlainExceptionFilter, Replies],
 })
-export class OpenAIModule extends ConfigurableModuleClass {
+export class OpenAIModule extends checkedModule(ConfigurableModuleClass, OWNER, rules, ['path']) {
   constructor(
     host: HttpAdapterHost,
     application: ApplicationConfig,

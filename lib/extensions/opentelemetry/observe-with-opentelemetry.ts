@@ -1,7 +1,19 @@
 import { diag, type MeterProvider, metrics, trace, type TracerProvider } from '@opentelemetry/api';
 import { finalize, merge, type Observable, type Subscription } from 'rxjs';
-import { type ServingEvent, type ServingHealth, ServingService } from '../../index.js';
+import {
+  InvalidServingError,
+  type ServingEvent,
+  type ServingHealth,
+  ServingService,
+} from '../../index.js';
 import type { EventOf } from '../../doors/calls.js';
+import {
+  checkedModule,
+  checkOptions,
+  isRecord,
+  type Rule,
+  type Rules,
+} from '../../doors/options.js';
 import { SCOPE } from './attributes.js';
 import { Measurements } from './measurements.js';
 import { Spans } from './spans.js';
@@ -65,6 +77,18 @@ export function observeWithOpenTelemetry(
     .subscribe((event) => observers.forEach((each) => guarded(() => each.observe(event))));
 }
 
+const OWNER = 'ServingOpenTelemetryModule';
+
+const providerWith = (method: string): Rule => ({
+  check: (value) => isRecord(value) && typeof value[method] === 'function',
+  allowed: `a provider with ${method}()`,
+});
+
+const rules: Rules = {
+  tracerProvider: providerWith('getTracer'),
+  meterProvider: providerWith('getMeter'),
+};
+
 function guarded(work: () => void): void {
   try {
     work();
@@ -74,7 +98,9 @@ function guarded(work: () => void): void {
 }
 
 const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN: SERVING_OPENTELEMETRY_OPTIONS } =
-  new ConfigurableModuleBuilder<ServingOpenTelemetryOptions>({ moduleName: 'ServingOpenTelemetry' })
+  new ConfigurableModuleBuilder<ServingOpenTelemetryOptions>({
+    moduleName: 'ServingOpenTelemetry',
+  })
     .setClassMethodName('forRoot')
     .build();
 
@@ -89,8 +115,20 @@ class ServingObserver implements OnModuleInit {
   ) {}
 
   onModuleInit(): void {
-    // ServingModule need not be global.
-    observeWithOpenTelemetry(this.moduleRef.get(ServingService, { strict: false }), this.options);
+    checkOptions(OWNER, this.options ?? {}, rules);
+    observeWithOpenTelemetry(servingsOf(this.moduleRef), this.options);
+  }
+}
+
+/** @throws InvalidServingError without a ServingModule, which need not be global */
+function servingsOf(moduleRef: ModuleRef): ServingService {
+  try {
+    return moduleRef.get(ServingService, { strict: false });
+  } catch (cause) {
+    throw new InvalidServingError(
+      `${OWNER} observes the servings of the application; import ServingModule.forRoot next to it`,
+      { cause },
+    );
   }
 }
 
@@ -99,4 +137,8 @@ class ServingObserver implements OnModuleInit {
  * `forRoot`.
  */
 @Module({ providers: [ServingObserver] })
-export class ServingOpenTelemetryModule extends ConfigurableModuleClass {}
+export class ServingOpenTelemetryModule extends checkedModule(
+  ConfigurableModuleClass,
+  OWNER,
+  rules,
+) {}

@@ -1,5 +1,5 @@
 import { InvalidServingError, type ServingDefinition, type TensorSignature } from '../../index.js';
-import { flag, type Rules } from '../../doors/options.js';
+import { flag, oneOf, type Rules } from '../../doors/options.js';
 import {
   type ImageFacts,
   type ImageInput,
@@ -16,7 +16,6 @@ import {
   pool,
   type Pooling,
 } from './outputs.js';
-import { oneOf } from './task-model.js';
 
 /** Vector of an image's content. */
 export interface ImageEmbedding {

@@ -6,7 +6,7 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
-import { type Rules } from '../../doors/options.js';
+import { oneOf, type Rules } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import {
   finite,
@@ -19,7 +19,7 @@ import {
 } from './outputs.js';
 import { pairsOf, tokenizingPairs } from './pairs.js';
 import { activationIn } from './python-settings.js';
-import { oneOf, refuseUnknown } from './task-model.js';
+import { refuseUnknown } from './task-model.js';
 import { isText, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { PairTemplate, TextFiles } from './text-tokenizer.js';
 

@@ -17,7 +17,7 @@ import {
   checkOptions,
   groupOf,
   isRecord,
-  type Rule,
+  oneOf,
   type Rules,
   runtimeRules,
 } from '../../doors/options.js';
@@ -79,11 +79,6 @@ export interface TaskOptions<Input, Output> extends Omit<
   /** Model with the other files that the task reads. */
   readonly model: TaskModel;
 }
-
-export const oneOf = (...values: readonly unknown[]): Rule => ({
-  check: (value) => values.includes(value),
-  allowed: values.map(formatValue).join(' or '),
-});
 
 const ofRepository: Rules = {
   from: {

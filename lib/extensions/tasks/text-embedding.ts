@@ -8,7 +8,7 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
-import { flag, isRecord, type Rules } from '../../doors/options.js';
+import { flag, isRecord, oneOf, type Rules } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { AddedTokens } from './added-tokens.js';
 import {
@@ -26,7 +26,7 @@ import {
 } from './outputs.js';
 import { modelSettings, poolingSettings } from './python-settings.js';
 import { readConfig, readJsonFile } from './repository.js';
-import { oneOf, refuseUnknown } from './task-model.js';
+import { refuseUnknown } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles } from './text-tokenizer.js';
 import { tokenizing, withTokens } from './tokenizing.js';

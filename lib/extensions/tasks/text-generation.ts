@@ -11,7 +11,7 @@ import {
 } from '../../index.js';
 import { asTask } from '../../encoding/task-kind.js';
 import { type Fetching } from '../../doors/models.js';
-import { isRecord, type Rules, whole } from '../../doors/options.js';
+import { isRecord, oneOf, type Rules, whole } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { scriptOfThread } from '../../encoding/entry-script.js';
 import { AddedTokens, isToken } from './added-tokens.js';
@@ -25,7 +25,7 @@ import {
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { GRAMMAR_PACKAGE, grammarLibrary, vocabularyTypeOf } from './grammar-engine.js';
 import type { Repository } from './repository.js';
-import { oneOf, ofSteps, refuseUnknown, type TaskModelOptions } from './task-model.js';
+import { ofSteps, refuseUnknown, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';
 import type { TextFiles, Tokens } from './text-tokenizer.js';
 import { tokenizing } from './tokenizing.js';

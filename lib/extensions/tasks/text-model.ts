@@ -7,11 +7,11 @@ import {
   type TensorSignature,
 } from '../../index.js';
 import { type AcceptedAxes } from '../../doors/models.js';
-import { checkOptions, isRecord, type Rules, whole } from '../../doors/options.js';
+import { checkOptions, isRecord, oneOf, type Rules, whole } from '../../doors/options.js';
 import { AddedTokens } from './added-tokens.js';
 import { sentenceSettings } from './python-settings.js';
 import { configIn, needFile } from './repository.js';
-import { ModelOfTask, type LoadingFiles, oneOf, type TaskOptions } from './task-model.js';
+import { ModelOfTask, type LoadingFiles, type TaskOptions } from './task-model.js';
 import {
   type PairTemplate,
   type TextFiles,

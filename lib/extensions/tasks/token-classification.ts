@@ -1,5 +1,5 @@
 import { InvalidInputError, type ServingDefinition, ServingLoadError } from '../../index.js';
-import { isRecord, type Rules } from '../../doors/options.js';
+import { isRecord, oneOf, type Rules } from '../../doors/options.js';
 import { formatValue, messageOf } from '../../doors/text.js';
 import { withoutSpecial } from './added-tokens.js';
 import { checkLabels } from './labels.js';
@@ -15,7 +15,6 @@ import {
   readOutput,
   softmax,
 } from './outputs.js';
-import { oneOf } from './task-model.js';
 import { isText, rowOf, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 import type { TextFiles, TextLimits, Tokens } from './text-tokenizer.js';
 

@@ -6,7 +6,7 @@ import {
   type ServingDefinition,
   type TensorSignature,
 } from '../../index.js';
-import { flag, isRecord, type Rules } from '../../doors/options.js';
+import { flag, isRecord, oneOf, type Rules } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { checkLabels, type LabelScore } from './labels.js';
 import {
@@ -22,7 +22,6 @@ import {
   softmax,
 } from './outputs.js';
 import { pairsOf, tokenizingPairs } from './pairs.js';
-import { oneOf } from './task-model.js';
 import { isText, type TextFacts, TextModel, type TextTaskOptions } from './text-model.js';
 
 /** Text, and labels of the call's own. */

@@ -2,12 +2,14 @@ import 'reflect-metadata';
 import { Scope } from '@nestjs/common';
 import type { DiscoveryService } from '@nestjs/core';
 import { InvalidServingError } from '../../core/errors.js';
+import { formatValue } from '../../core/format.js';
 import {
   aFunction,
   checkOptions,
   DEFAULT_BATCH_SIZE,
   DEFAULT_QUEUE_ROWS,
   groupOf,
+  isRecord,
   type Rules,
   whole,
   withRules,
@@ -74,7 +76,8 @@ export function checkBatchedMethod(
       );
     }
     if (options && !options.types && WHOLE_OBJECTS[kind] && data === undefined) {
-      throw untyped(`Parameter ${index} of ${method} is the whole ${WHOLE_OBJECTS[kind]}, and it`);
+      const part = isMessage ? 'payload' : WHOLE_OBJECTS[kind];
+      throw untyped(`Parameter ${index} of ${method} is the whole ${part}, and it`);
     }
   }
 }
@@ -112,6 +115,12 @@ export function checkScope(wrapper: InstanceWrapper, methods: readonly BatchedMe
 
 export function checkBatchedOptions(method: string, options: BatchedOptions): void {
   const owner = `@Batched() on ${method}`;
+  if (isRecord(options) && 'name' in options && 'model' in options) {
+    throw new InvalidServingError(
+      `${owner} was given the definition of a serving, and takes its name: ` +
+        `@Batched(${formatValue(options['name'])})`,
+    );
+  }
   checkOptions(owner, options, ofMethods);
   const { rows = DEFAULT_BATCH_SIZE, ...size } = batchSizeOf(options.batchSize);
   const facts = {

@@ -2,6 +2,7 @@ import 'reflect-metadata';
 import { Inject, type Type } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
 import { InvalidServingError, ServingClosedError } from '../../core/errors.js';
+import { formatValue } from '../../core/format.js';
 import { hintOfCopies } from '../copies.js';
 import { HandlerCaller, takeCaller } from '../request-context.js';
 import type { AnyMethod, BatchMethodDecorator } from './batched-types.js';
@@ -36,7 +37,11 @@ export function Batched(serving: string): PreparingDecorator;
 export function Batched<const Types extends readonly Type[] | undefined = undefined>(
   options?: BatchedOptions & { readonly types?: Types },
 ): BatchMethodDecorator<Types>;
-export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
+export function Batched(
+  how: string | BatchedOptions = {},
+  ...others: readonly unknown[]
+): MethodDecorator {
+  refuseOthers(how, others);
   return (target, key, descriptor: PropertyDescriptor) => {
     const original = methodOf(target, key, descriptor);
     const method: BatchedMethod = {
@@ -44,8 +49,8 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
       original,
       ...(typeof how === 'string' ? { serving: how } : { options: how }),
     };
-    if (method.options) {
-      checkBatchedOptions(`${target.constructor.name}.${String(key)}`, method.options);
+    if (typeof how !== 'string') {
+      checkBatchedOptions(`${target.constructor.name}.${String(key)}`, how);
     }
     addBatchedMethod(target.constructor, method);
     requireModule(target, key);
@@ -70,6 +75,18 @@ export function Batched(how: string | BatchedOptions = {}): MethodDecorator {
     );
     correctResponses(descriptor.value as object, method.options ? 'entries' : 'of a serving');
   };
+}
+
+/** Without parentheses the decorator gets the class and the method, and would decorate nothing. */
+function refuseOthers(how: unknown, others: readonly unknown[]): void {
+  if (others.length > 0) {
+    const [key] = others;
+    throw new InvalidServingError(
+      typeof how === 'string'
+        ? `@Batched(${formatValue(how)}) takes no options: they are those of the serving ${formatValue(how)}`
+        : `@Batched is used without parentheses on ${String(key)}; write @Batched()`,
+    );
+  }
 }
 
 function methodOf(

@@ -117,8 +117,13 @@ class Tracing implements NestInterceptor {
   }
 }
 
+const providersOf = ({ tracerProvider, meterProvider }: Telemetry) => ({
+  tracerProvider,
+  meterProvider,
+});
+
 const moduleFor = (telemetry: Telemetry): DynamicModule =>
-  ServingOpenTelemetryModule.forRoot(telemetry);
+  ServingOpenTelemetryModule.forRoot(providersOf(telemetry));
 
 const words = (telemetry: DynamicModule | typeof ServingOpenTelemetryModule): ModuleMetadata => ({
   imports: [ServingModule.forRoot({ servings: [echo, steps] }), telemetry],
@@ -309,7 +314,9 @@ describe('ServingOpenTelemetryModule', () => {
   });
 
   it('[12.1] The module accepts its options from a factory', async () => {
-    const module = ServingOpenTelemetryModule.forRootAsync({ useFactory: () => telemetry() });
+    const module = ServingOpenTelemetryModule.forRootAsync({
+      useFactory: () => providersOf(telemetry()),
+    });
     const app = await Test.createTestingModule(words(module)).compile();
     await app.init();
     await app.get(ServingService).batchedRun('echo', 'a');
@@ -331,7 +338,7 @@ describe('ServingOpenTelemetryModule', () => {
 
   it('[10.5] Without a ServingModule the application does not boot', async () => {
     const app = await Test.createTestingModule({ imports: [moduleFor(telemetry())] }).compile();
-    await expect(app.init()).rejects.toThrow('ServingService');
+    await expect(app.init()).rejects.toThrow('import ServingModule.forRoot next to it');
   });
 
   it.each(['before', 'after'])(

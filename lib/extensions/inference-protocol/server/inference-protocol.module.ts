@@ -1,5 +1,6 @@
 import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
 import { ApplicationConfig, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
+import { checkedModule } from '../../../doors/options.js';
 import { GrpcDoor } from './grpc/grpc-door.js';
 import { GrpcTenants, ProtocolCalls } from './grpc/protocol-calls.js';
 import { Reflection } from './grpc/reflection.js';
@@ -7,7 +8,7 @@ import { HealthController, InferenceController } from './http/inference.controll
 import { RepositoryController, SharedMemoryController } from './http/repository.controller.js';
 import { leaveBodiesUnparsed } from './http/routes.js';
 import { InferenceServer } from './inference-server.js';
-import { type InferenceProtocolOptions, resolveProtocol } from './options.js';
+import { type InferenceProtocolOptions, OWNER, resolveProtocol, rules } from './options.js';
 import { ProtocolGuards, RepositoryGuards } from './protocol-guards.js';
 
 const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN } =
@@ -43,7 +44,7 @@ const serverProvider: Provider = {
     GrpcDoor,
   ],
 })
-export class InferenceProtocolModule extends ConfigurableModuleClass {
+export class InferenceProtocolModule extends checkedModule(ConfigurableModuleClass, OWNER, rules) {
   constructor(host: HttpAdapterHost, config: ApplicationConfig, modules: ModulesContainer) {
     super();
     const prefixes = (): string[] => [config.getGlobalPrefix(), modulePathIn(modules)];

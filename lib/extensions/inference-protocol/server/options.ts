@@ -180,7 +180,7 @@ export type ResolvedGrpcDoor = Required<Omit<GrpcDoorOptions, 'tls'>> & {
   readonly tls: GrpcDoorTls | undefined;
 };
 
-const OWNER = 'InferenceProtocolModule';
+export const OWNER = 'InferenceProtocolModule';
 const LARGEST_BODY = 2 ** 31 - 1;
 
 const aName: Rule = {
@@ -194,7 +194,7 @@ const pem: Rule = {
   allowed: 'certificates or a key in the PEM format, as a string or bytes',
 };
 
-const rules: Rules = {
+export const rules: Rules = {
   servings: aList,
   guards: guardList,
   bodyLimit: whole(1, LARGEST_BODY),

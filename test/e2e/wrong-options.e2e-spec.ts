@@ -1,0 +1,205 @@
+import { describe, expect, it } from '@jest/globals';
+import { type ModuleMetadata } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { Transport } from '@nestjs/microservices';
+import {
+  Batched,
+  type CallOptions,
+  createServing,
+  type ServingDefinition,
+  ServingModule,
+} from 'nestjs-serving';
+import { ServingBoardModule } from 'nestjs-serving/board';
+import { ServingClusterModule } from 'nestjs-serving/distribution';
+import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
+import { OpenAIModule } from 'nestjs-serving/openai';
+import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
+import { textEmbedding, textGeneration } from 'nestjs-serving/tasks';
+import { useServings } from '../fixtures/serving/use-servings.js';
+
+const file = 'sample/01-digits/model/digits.onnx';
+const echo = { useFactory: () => (rows: unknown[]) => rows };
+
+const decorate = (...how: unknown[]) => {
+  class Texts {
+    lengths(texts: string[]): number[] {
+      return texts.map(({ length }) => length);
+    }
+  }
+  const own = Object.getOwnPropertyDescriptor(Texts.prototype, 'lengths');
+  const decorator = Reflect.apply(Batched, undefined, how) as MethodDecorator;
+  decorator(Texts.prototype, 'lengths', own!);
+};
+
+const boot = (...imports: NonNullable<ModuleMetadata['imports']>) =>
+  Test.createTestingModule({ imports: [ServingModule.forRoot(), ...imports] }).compile();
+
+describe('Wrong options', () => {
+  const serve = useServings();
+
+  it.each<[string, object, RegExp]>([
+    [
+      'a misspelt one',
+      { model: { file, session: { intraOpNumThread: 1 } } },
+      /unknown option "model\.session\.intraOpNumThread" \(1\); did you mean "model\.session\.intraOpNumThreads"\?/,
+    ],
+    [
+      'one of a partition',
+      { model: file, partitions: [{}, { executionProvider: ['cuda'] }] },
+      /unknown option "partitions\[1\]\.executionProvider" .+ did you mean "partitions\[1\]\.executionProviders"\?/,
+    ],
+    [
+      'a text for a number',
+      { model: { file, session: { intraOpNumThreads: '2' } } },
+      /option "model\.session\.intraOpNumThreads" is "2"; allowed is a whole number/,
+    ],
+    [
+      'a text for a switch',
+      { model: { file, session: { enableMemPattern: 'false' } } },
+      /option "model\.session\.enableMemPattern" is "false"; allowed is true or false/,
+    ],
+    [
+      'a provider without a list',
+      { model: { file, session: { executionProviders: 'cpu' } } },
+      /option "model\.session\.executionProviders" is "cpu"; allowed is a list of providers/,
+    ],
+    [
+      'a word that is no mode',
+      { model: { file, session: { executionMode: 'paralel' } } },
+      /option "model\.session\.executionMode" is "paralel"; allowed is "sequential" or "parallel"/,
+    ],
+    [
+      'one of a version',
+      { model: file, rollout: { versions: { next: { model: { file, session: { a: 1 } } } } } },
+      /unknown option "model\.session\.a"/,
+    ],
+  ])('[FU51] Of a session, %s fails the start', async (_, options, message) => {
+    await expect(
+      (async () => serve({ name: 'net', ...options } as ServingDefinition))(),
+    ).rejects.toThrow(message);
+  });
+
+  it('[FU51] A misspelt option of a session fails a reload', async () => {
+    const serving = await serve({ name: 'net', model: file });
+    const session = { intraOpNumThread: 1 } as object;
+    await expect(serving.reload({ model: { file, session } })).rejects.toThrow(
+      /unknown option "model\.session\.intraOpNumThread"/,
+    );
+  });
+
+  it('[FU51] A misspelt option of a session fails a task', () => {
+    const model = { from: 'model', session: { intraOpNumThread: 1 } as object };
+    const message = /unknown option "model\.session\.intraOpNumThread"/;
+    expect(() => textEmbedding({ name: 'net', model })).toThrow(message);
+    expect(() => textGeneration({ name: 'net', model })).toThrow(message);
+  });
+
+  it.each<[string, object, string]>([
+    ['beside queue', { maxRows: 10, model: echo }, 'queue.maxRows'],
+    ['beside batchSize', { latencyTarget: 10, model: echo }, 'batchSize.latencyTarget'],
+    ['beside model', { fetches: ['a'], model: file }, 'model.fetches'],
+    [
+      'beside model.session',
+      { model: { file, executionProviders: ['cpu'] } },
+      'model.session.executionProviders',
+    ],
+  ])('[FU52] An option %s is named with its place', (_, options, place) => {
+    expect(() => createServing({ name: 'net', ...options } as ServingDefinition)).toThrow(
+      `did you mean "${place}"?`,
+    );
+  });
+
+  it('[FU52] A function or a class as a model is refused with the option that takes it', () => {
+    expect(() => createServing({ name: 'net', model: echo.useFactory as never })).toThrow(
+      'Serving "net" has [Function: useFactory] as its model; write model: { useFactory: () => batchFunction } ' +
+        'for a batch function, and model: { useClass } for a class',
+    );
+  });
+
+  it.each<[string, unknown[], string]>([
+    [
+      'without parentheses',
+      [{}, 'lengths', {}],
+      '@Batched is used without parentheses on lengths; write @Batched()',
+    ],
+    [
+      'with a name and options',
+      ['net', { batchSize: 8 }],
+      '@Batched("net") takes no options: they are those of the serving "net"',
+    ],
+    [
+      'with a definition',
+      [{ name: 'net', model: echo }],
+      '@Batched() on Texts.lengths was given the definition of a serving, and takes its name: @Batched("net")',
+    ],
+    ['with null', [null], '@Batched() on Texts.lengths was given null, and takes an object with'],
+    ['with a number', [8], '@Batched() on Texts.lengths was given 8, and takes an object with'],
+  ])('[FU53] @Batched() %s is refused', (_, how, message) => {
+    expect(() => decorate(...how)).toThrow(message);
+  });
+
+  it('[FU54] A call takes a signal or a number in its options only', async () => {
+    const serving = await serve({ name: 'net', model: echo });
+    const message =
+      /^A call was given (an instance of AbortSignal|200) as its options; they are an object/;
+    for (const wrong of [AbortSignal.timeout(60_000), 200]) {
+      const options = wrong as CallOptions;
+      await expect(async () => serving.batchedRun(1, options)).rejects.toThrow(message);
+      await expect(async () => serving.run(1, options)).rejects.toThrow(message);
+      expect(() => serving.stream(1, options)).toThrow(message);
+    }
+  });
+
+  it.each([
+    ['ServingBoardModule', ServingBoardModule],
+    ['InferenceProtocolModule', InferenceProtocolModule],
+    ['OpenAIModule', OpenAIModule],
+    ['ServingClusterModule', ServingClusterModule],
+    ['ServingOpenTelemetryModule', ServingOpenTelemetryModule],
+    ['ServingModule', ServingModule],
+  ])('[FU55] %s refuses options that it would ignore', async (name, module) => {
+    const later = Promise.resolve({}) as never;
+    expect(() => module.forRoot(later)).toThrow(`${name}.forRoot was given a promise, and takes`);
+    expect(() => module.forRoot(null as never)).toThrow(
+      `${name}.forRoot was given null, and takes`,
+    );
+    expect(() => module.forRootAsync({ useFactory: () => ({}), guards: [] } as never)).toThrow(
+      `${name}.forRootAsync: unknown option "guards"`,
+    );
+    expect(() => module.forRootAsync({})).toThrow(
+      `${name}.forRootAsync has nothing that makes its options; give one of useFactory, useClass, useExisting`,
+    );
+    if (module !== ServingOpenTelemetryModule) {
+      const nothing = module.forRootAsync({ useFactory: () => undefined as never });
+      const imports = module === ServingModule ? [nothing] : [ServingModule.forRoot(), nothing];
+      await expect(Test.createTestingModule({ imports }).compile()).rejects.toThrow(
+        /was given undefined, and takes an object with/,
+      );
+    }
+  });
+
+  it('[FU55] ServingClusterModule by its class alone is refused', async () => {
+    await expect(boot(ServingClusterModule)).rejects.toThrow(
+      'A module imports ServingClusterModule without options: write ServingClusterModule.forRoot(',
+    );
+    const cluster = ServingClusterModule.forRoot({ transport: Transport.TCP, peers: ['a:1'] });
+    await (await boot(cluster)).close();
+  });
+
+  it('[FU55] ServingOpenTelemetryModule names a wrong option, and a missing ServingModule', async () => {
+    const misspelt = await boot(ServingOpenTelemetryModule.forRoot({ meter: 1 } as object));
+    await expect(misspelt.init()).rejects.toThrow(
+      'ServingOpenTelemetryModule: unknown option "meter"',
+    );
+    const wrong = ServingOpenTelemetryModule.forRoot({ meterProvider: {} as never });
+    await expect((await boot(wrong)).init()).rejects.toThrow(
+      'ServingOpenTelemetryModule: option "meterProvider" is {}; allowed is a provider with getMeter()',
+    );
+    const alone = await Test.createTestingModule({
+      imports: [ServingOpenTelemetryModule],
+    }).compile();
+    await expect(alone.init()).rejects.toThrow(
+      'ServingOpenTelemetryModule observes the servings of the application; import ServingModule.forRoot next to it',
+    );
+  });
+});

@@ -10,7 +10,7 @@ import './extensions/hub/index.js';
 export { ApiKeyGuard, LoginGuard, type LoginGuardOptions } from './nest/access-guards.js';
 export { Batch } from './core/batch/batch.js';
 export type { Container } from './core/batch/container.js';
-export { Tensor } from './core/batch/tensor.js';
+export { Tensor, type TypedTensor } from './core/batch/tensor.js';
 export { Batched } from './nest/batched/batched.decorator.js';
 export type {
   BatchedCostOptions,

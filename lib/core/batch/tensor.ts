@@ -8,6 +8,9 @@ import { truncate, formatValue } from '../format.js';
  */
 export import Tensor = ort.Tensor;
 
+/** The type of `new Tensor('float32', ...)`: a declaration file can name it only by an export. */
+export type { TypedTensor } from 'onnxruntime-common' with { 'resolution-mode': 'require' };
+
 export type TensorData = Tensor['data'];
 
 export type TypedData = Exclude<TensorData, string[]>;

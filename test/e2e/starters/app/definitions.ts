@@ -35,6 +35,14 @@ export const lengths = defineServing({
   model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
 });
 
+export const doubled = defineServing({
+  name: 'doubled',
+  model: {
+    useFactory: () => (rows: Tensor) =>
+      new Tensor('float32', Float32Array.from(rows.data as Float32Array), rows.dims),
+  },
+});
+
 export const measured = defineServing({
   name: 'measured',
   model: {

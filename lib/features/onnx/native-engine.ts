@@ -62,11 +62,11 @@ async function openPartitions(tasks: readonly OnnxTask[]): Promise<OpenedEngine>
     await Promise.all(partitions.map((partition) => partition.close()));
     throw isServingError(cause) ? cause : loadError(tasks[0]!.model.name, cause);
   }
-  const [{ model }] = partitions as [NativePartition];
-  const { signature, providers } = model.loaded;
+  const all = partitions.map(({ model }) => model.loaded);
+  const { signature } = all[0]!;
   const { length } = partitions;
   const where = length === 1 ? 'natively' : `natively, ${length} runs at a time`;
-  return { partitions, where, signature, providers: partitions.map(() => providers) };
+  return { partitions, where, signature, providers: all.map(({ providers }) => providers) };
 }
 
 /** Why native sessions cannot run the tasks, or do not by themselves. */

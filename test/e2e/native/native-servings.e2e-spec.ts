@@ -37,6 +37,7 @@ import {
   value,
 } from '../../fixtures/models/models.js';
 import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
+import { recordWarnings } from '../../fixtures/recorded-warnings.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { decoderWithWeightsApart } from '../../fixtures/tasks/written-models.js';
 import { floats } from '../../fixtures/values/tensors.js';
@@ -577,6 +578,19 @@ describe('A serving with native sessions', () => {
     await expect(serve(gainOn('cuda'))).rejects.toThrow(
       /on cuda \(.+\)\. CUDA needs an NVIDIA driver/,
     );
+  });
+
+  it('[24.11] A fallback of a later partition is logged', async () => {
+    const warnings = recordWarnings();
+    await serve({
+      name: 'gain',
+      partitions: [{ executionProviders: ['cpu'] }, { executionProviders: ['cuda', 'cpu'] }],
+      model: { file: gainModel(2), isolation },
+    });
+    expect(warnings).toEqual([
+      expect.stringMatching(/^The model of serving "gain" runs on cpu, without cuda \(/),
+    ]);
+    jest.restoreAllMocks();
   });
 
   it('[24.6] All options of a session reach the library', async () => {

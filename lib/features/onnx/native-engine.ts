@@ -8,7 +8,11 @@ import type {
 } from '../../core/partitions/batch-function.js';
 import type { OpenedEngine } from '../../core/partitions/engine.js';
 import type { SharedByThreads } from '../../core/partitions/model/remote-models.js';
-import { NotStartedError, type PartitionResult } from '../../core/partitions/partition.js';
+import {
+  NotStartedError,
+  type PartitionResult,
+  RevokedError,
+} from '../../core/partitions/partition.js';
 import { SpareMemory, spareOf } from '../../core/partitions/worker/transfer.js';
 import { hashOf, sessionOf } from './model-content.js';
 import { inWorkers, ModelPartition, type OpenModel } from './model-engine.js';
@@ -219,6 +223,7 @@ class NativePartition extends ModelPartition {
   /** The next batch is gathered while one runs. */
   override readonly prefetch = 1;
   readonly revokePending: () => void;
+  readonly revoke: () => void;
   readonly terminate: () => void;
   /** False for a model that runs several times for a batch. */
   private readonly runsOnce: boolean;
@@ -230,7 +235,7 @@ class NativePartition extends ModelPartition {
     private readonly memory: RunMemory,
   ) {
     super(model);
-    ({ revokePending: this.revokePending, terminate: this.terminate } = turns);
+    ({ revokePending: this.revokePending, revoke: this.revoke, terminate: this.terminate } = turns);
     const { fixedBatch, states } = model.loaded.signature;
     this.runsOnce = fixedBatch === undefined && states.length === 0;
   }
@@ -314,13 +319,15 @@ class Turns {
     this.waiting.shift()?.begin();
   }
 
-  readonly revokePending = (): void => {
-    const error = new NotStartedError(
-      'The partition runs a batch that does not end, and this batch was not started',
+  readonly revokePending = (): void =>
+    this.takeBack(
+      new NotStartedError(
+        'The partition runs a batch that does not end, and this batch was not started',
+      ),
     );
-    this.waiting.splice(0).forEach(({ revoke }) => revoke(error));
-    this.lane.revoke(error);
-  };
+
+  readonly revoke = (): void =>
+    this.takeBack(new RevokedError('The partition runs another batch, and another one is idle'));
 
   readonly terminate = (): void => {
     this.running[0]?.options.terminate();
@@ -332,6 +339,11 @@ class Turns {
       await this.change().catch(() => {});
     }
     this.spare.forEach((options) => options.release());
+  }
+
+  private takeBack(error: Error): void {
+    this.waiting.splice(0).forEach(({ revoke }) => revoke(error));
+    this.lane.revoke(error);
   }
 
   private hasRoom(canQueue: boolean): boolean {

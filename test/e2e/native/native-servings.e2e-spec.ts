@@ -242,6 +242,35 @@ describe('A serving with native sessions', () => {
     await session.release();
   });
 
+  it('[W13] A batch that waits behind a long run moves to a partition that is idle', async () => {
+    const steps = 12;
+    const x = value('float32', 'n', 'side', 'other');
+    const file = onnxModel({
+      inputs: { x },
+      outputs: { [`x${steps}`]: x },
+      nodes: Array.from({ length: steps }, (_, i) =>
+        node('MatMul', [i === 0 ? 'x' : `x${i}`, 'x'], [`x${i + 1}`]),
+      ),
+    });
+    const serving = await serve({
+      name: 'squares',
+      batchSize: 1,
+      partitions: 2,
+      model: { file, isolation, checkRows: false, session: { intraOpNumThreads: 1 } },
+    });
+    const ended: string[] = [];
+    const call = async (name: string, side: number) => {
+      await serving.batchedRun({ x: floats([1, side, side], Array<number>(side ** 2).fill(0)) });
+      ended.push(name);
+    };
+    for (let round = 0; round < 4; round++) {
+      await Promise.all([call('first', 64), call('first', 64)]);
+    }
+    const others = ['a', 'b', 'c', 'd', 'e'];
+    await Promise.all([call('long', 1200), ...others.map((name) => call(name, 64))]);
+    expect(ended.at(-1)).toBe('long');
+  });
+
   it("[24.3] runs a caller's memory as it was when the call was made", async () => {
     const serving = await serve({
       name: 'gain',

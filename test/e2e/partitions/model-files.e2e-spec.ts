@@ -110,10 +110,10 @@ describe('A serving of an ONNX file', () => {
       'Cannot load the model of 3 bytes',
     ],
     [
-      'a session option is wrong',
-      { file: path, session: { intraOpNumThreads: 'all' as never } },
+      'the library refuses an option of the session',
+      { file: path, session: { optimizedModelFilePath: '/no/folder/model.onnx' } },
       ServingLoadError,
-      'intraOpNumThreads',
+      'No such file or directory',
     ],
     [
       'an input is unknown',

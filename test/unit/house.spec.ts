@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1546.3,
+  'thousand characters of code in lib': 1556.6,
   'files of the core, its features and its Nest module': 136,
-  'thousand characters of code in the core': 439.9,
-  'thousand characters of code in the core, its features and its Nest module': 656.8,
-  'thousand words of comments': 50.3,
+  'thousand characters of code in the core': 441.2,
+  'thousand characters of code in the core, its features and its Nest module': 661.1,
+  'thousand words of comments': 50.6,
   'names of the doors that are not public': 132,
   'names of the doors that only one extension imports': 93,
   'functions with a name that only forward': 152,
@@ -43,9 +43,9 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 140.9,
-  openai: 78,
+  openai: 78.1,
   opentelemetry: 15.2,
-  tasks: 277.1,
+  tasks: 277.3,
   terminus: 1.5,
   testing: 12.1,
 };

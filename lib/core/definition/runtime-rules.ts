@@ -22,7 +22,7 @@ const executionProviders: Rule = {
   check: (value) =>
     Array.isArray(value) &&
     value.every((provider) => isName(isRecord(provider) ? provider['name'] : provider)),
-  allowed: 'a list of names of providers, or of objects of name and options',
+  allowed: "a list of providers: names, or objects with a name, such as ['cuda', 'cpu']",
 };
 
 /** Options of onnxruntime. Its C API would take wrong values for others, or crash. */

@@ -398,7 +398,8 @@ class SchemaRules {
       throw this.refuse(`${place}.properties`, `is ${formatValue(properties)}; give an object`);
     }
     const names = isRecord(propertyNames) ? { type: 'string', ...propertyNames } : undefined;
-    if (propertyNames !== undefined && (!names || Object.keys(names).length > 1)) {
+    const areAny = names?.type === 'string' && Object.keys(names).length === 1;
+    if (propertyNames !== undefined && !areAny) {
       throw this.refuse(
         `${place}.propertyNames`,
         'is a keyword that answers cannot be held to; leave it out',

@@ -58,6 +58,8 @@ export class NativeSession {
   private readonly shapes: ReadonlyMap<string, Port>;
   /** False once an output had another shape than the file says. */
   private areShapesTrue = true;
+  /** Runs that log no failure, since it may be that of a shape. */
+  private trials = TRIALS;
   private runs = 0;
   /** Called when the last run has ended. */
   private idle: (() => void) | undefined;
@@ -89,6 +91,7 @@ export class NativeSession {
     this.runs++;
     try {
       if (this.areShapesTrue) {
+        options.silence(this.trials-- > 0);
         try {
           const outputs = this.outputsFor(inputs, fetches, given);
           return await this.runInto(outputs, inputs, fetches, options);
@@ -97,6 +100,8 @@ export class NativeSession {
             throw error;
           }
           this.areShapesTrue = false;
+        } finally {
+          options.silence(false);
         }
       }
       const known = fetches.map((name) => given[name] ?? undefined);
@@ -194,12 +199,19 @@ export class NativeSession {
   }
 }
 
+/** A graph's branches may differ in their shapes. */
+const TRIALS = 8;
+
+/** Severities of what a run logs. */
+const [OF_SESSION, FATAL] = [-1, 4];
+
 /** Ends a run that is under way. */
 export class NativeRunOptions {
   readonly pointer: Pointer;
   /** True if the next run is to take place in this thread. */
   isShort = false;
   private isTerminated = false;
+  private isSilent = false;
 
   /**
    * @param lane for runs that are not short
@@ -208,12 +220,22 @@ export class NativeRunOptions {
   constructor(
     private readonly runtime: NativeRuntime,
     readonly lane?: RunLane,
-    severity?: number,
+    private readonly severity = OF_SESSION,
   ) {
     this.pointer = runtime.made('CreateRunOptions');
-    if (severity !== undefined) {
-      runtime.call('RunOptionsSetRunLogSeverityLevel', this.pointer, severity);
+    this.log(severity);
+  }
+
+  /** Lets a run that may fail log nothing. */
+  silence(isSilent: boolean): void {
+    if (isSilent !== this.isSilent) {
+      this.isSilent = isSilent;
+      this.log(isSilent ? FATAL : this.severity);
     }
+  }
+
+  private log(severity: number): void {
+    this.runtime.call('RunOptionsSetRunLogSeverityLevel', this.pointer, severity);
   }
 
   terminate(): void {

@@ -3,20 +3,22 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
-import { slowModel } from '../../fixtures/models/models.js';
+import { slowModel, value } from '../../fixtures/models/models.js';
+import { node, onnxModel } from '../../fixtures/models/onnx-writer.js';
 
 interface Ended {
   readonly code: number | string | null;
   readonly signal: string | null;
   readonly stdout: string;
+  readonly stderr: string;
 }
 
 /** Runs the script until it ends. */
 function ended(script: string, ...args: readonly string[]): Promise<Ended> {
   return new Promise((settle) => {
     const options = [join('test/fixtures/native', script), ...args];
-    execFile(process.execPath, ['--expose-gc', ...options], (error, stdout) =>
-      settle({ code: error?.code ?? 0, signal: error?.signal ?? null, stdout }),
+    execFile(process.execPath, ['--expose-gc', ...options], (error, stdout, stderr) =>
+      settle({ code: error?.code ?? 0, signal: error?.signal ?? null, stdout, stderr }),
     );
   });
 }
@@ -93,6 +95,17 @@ describe('A process with native sessions', () => {
   it('[24.13] that may not start threads runs all batches on the pool', async () => {
     const model = resolve('sample/01-digits/model/digits.onnx');
     expect(await ended('no-threads.mjs', model)).toMatchObject({ code: 0, stdout: '200' });
+  });
+
+  it('[24.1] whose model has an output of another shape than its file says prints no error', async () => {
+    const wide = join(folder, 'wide.onnx');
+    const model = onnxModel({
+      inputs: { x: value('float32', 'n', 'width') },
+      outputs: { y: value('float32', 'n', 'width') },
+      nodes: [node('Concat', ['x', 'x'], ['y'], { axis: 1 })],
+    });
+    await writeFile(wide, model);
+    expect(await ended('shapes.mjs', wide)).toMatchObject({ stdout: '1,2,1,2', stderr: '' });
   });
 
   it('[24.2] with two copies of the package runs models in both', async () => {

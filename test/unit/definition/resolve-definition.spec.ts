@@ -326,15 +326,18 @@ describe('resolveDefinition', () => {
     ],
     ...(
       [
-        [{ executionProviders: 'cpu' }, 'a list of names of providers, or of objects of name'],
-        [{ executionProviders: [null] }, 'a list of names of providers, or of objects of name'],
+        [{ executionProviders: 'cpu' }, 'a list of providers: names, or objects with a name'],
+        [{ executionProviders: [null] }, 'a list of providers: names, or objects with a name'],
         [{ intraOpNumThreads: NaN }, 'a whole number from 0 to 2147483647'],
         [{ interOpNumThreads: 1.5 }, 'a whole number from 0 to 2147483647'],
         [{ freeDimensionOverrides: { n: 2.5 } }, "an object of the axes' sizes by name, each a"],
-        [{ graphOptimizationLevel: 'most' }, '"disabled", "basic", "extended", "layout", "all"'],
+        [
+          { graphOptimizationLevel: 'most' },
+          '"disabled" or "basic" or "extended" or "layout" or "all"',
+        ],
         [{ enableCpuMemArena: 'false' }, 'true or false'],
         [{ enableMemPattern: 0 }, 'true or false'],
-        [{ executionMode: 'paralel' }, '"sequential", "parallel"'],
+        [{ executionMode: 'paralel' }, '"sequential" or "parallel"'],
         [{ optimizedModelFilePath: 1 }, 'a string'],
         [{ enableProfiling: 'yes' }, 'true or false'],
         [{ logId: 5 }, 'a string'],

@@ -320,6 +320,10 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'string', pattern: 'a'.repeat(1001) }, 'of at most 1000 characters'],
     [{ properties: { a: { not: {} } } }, 'schema.properties.a.not is a keyword'],
     [{ type: 'integer', multipleOf: 2 }, 'schema.multipleOf is a keyword'],
+    [
+      { type: 'object', additionalProperties: {}, propertyNames: { type: 'integer' } },
+      'schema.propertyNames is a keyword',
+    ],
     [{ type: 'integer', minLength: 2 }, 'schema.minLength does nothing beside its other keywords'],
     [
       { type: 'number', minimum: 0.5 },

@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1556.6,
+  'thousand characters of code in lib': 1557.3,
   'files of the core, its features and its Nest module': 136,
-  'thousand characters of code in the core': 441.2,
-  'thousand characters of code in the core, its features and its Nest module': 661.1,
+  'thousand characters of code in the core': 441.9,
+  'thousand characters of code in the core, its features and its Nest module': 661.8,
   'thousand words of comments': 50.6,
   'names of the doors that are not public': 132,
   'names of the doors that only one extension imports': 93,

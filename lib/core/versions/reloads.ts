@@ -185,6 +185,9 @@ export class Reloads implements VersionLoads {
         `Serving "${serving}" has a version "${version}" already; give the new one another label`,
       );
     }
+    if (place && !place.policy.isHidden) {
+      versions.checkShares(version, place.share);
+    }
     return active.next({ model, version });
   }
 }

@@ -24,8 +24,11 @@ export type VersionPolicies = Readonly<Partial<Record<VersionRole, VersionPolicy
 
 /** A version's place beside the active one. */
 export interface VersionPlace {
-  /** True if it answers a call that names no version. */
-  readonly takes?: (input: unknown, options: CallOptions) => boolean;
+  /**
+   * True if it answers a call that names no version. Versions before it have left this share of the
+   * calls, so that it takes more of them.
+   */
+  readonly takes?: (input: unknown, options: CallOptions, left: number) => boolean;
   /** Called before a call of `batchedRun` runs on the active version. The result gets its reply. */
   readonly sees?: (
     input: unknown,

@@ -10,6 +10,9 @@ import type { VersionRole, VersionStatus } from './serving-version.js';
 import type { VersionPolicy } from './version-policy.js';
 import type { Closable, Rung } from '../execution/shutdown.js';
 
+/** Sums of shares such as 0.1 and 0.2 are not exact. */
+const ROUNDING = 1e-9;
+
 /** A serving's loaded versions: which of them runs a call, and how one replaces another. */
 export class Versions implements Closable {
   private readonly all = new Set<LoadedVersion>();
@@ -48,7 +51,14 @@ export class Versions implements Closable {
     if (version !== undefined) {
       return this.callable.find(({ label }) => label === version);
     }
-    return this.takers.find(({ place }) => place!.takes!(input, options)) ?? this.active;
+    let left = 1;
+    for (const taker of this.takers) {
+      if (taker.place!.takes!(input, options, left)) {
+        return taker.isUp ? taker : this.active;
+      }
+      left -= taker.share;
+    }
+    return this.active;
   }
 
   get labels(): readonly string[] {
@@ -137,8 +147,24 @@ export class Versions implements Closable {
         `${owner}: share is ${formatValue(value)}; allowed is ${shareRule.allowed}`,
       );
     }
+    if (version.place?.takes) {
+      this.checkShares(version.label, value as number);
+    }
     version.share = value as number;
     this.choose();
+  }
+
+  /** @throws InvalidServingError if versions would take more than all calls */
+  checkShares(label: string, share: number): void {
+    const others = this.takers.filter((taker) => taker.label !== label);
+    const taken = others.reduce((sum, taker) => sum + taker.share, 0);
+    if (taken + share > 1 + ROUNDING) {
+      throw new InvalidServingError(
+        `Serving "${this.callbacks.name}": version "${label}" cannot get ${share} of the calls, since ` +
+          `${others.map((taker) => `version "${taker.label}" gets ${taker.share}`).join(' and ')}; ` +
+          'shares of canaries are 1 together at most, so lower one of them first',
+      );
+    }
   }
 
   /**

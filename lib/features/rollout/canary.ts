@@ -15,11 +15,11 @@ class Canary implements VersionPlace {
     private readonly callbacks: Callbacks,
   ) {}
 
-  /** A tenant's calls go to one version, others at random. A canary that is down gets none. */
-  takes(input: unknown, { tenant = this.tenantOf(input) }: CallOptions): boolean {
-    const { label, share, isUp } = this.version;
+  /** A tenant's calls go to one version, others at random. */
+  takes(input: unknown, { tenant = this.tenantOf(input) }: CallOptions, left: number): boolean {
+    const { label, share } = this.version;
     const place = tenant === '' ? Math.random() : placeOf(this.callbacks.name, label, tenant);
-    return place < share && isUp;
+    return place * left < share;
   }
 
   private tenantOf(input: unknown): string {

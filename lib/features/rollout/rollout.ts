@@ -54,8 +54,8 @@ declare module '../../core/versions/serving-version.js' {
 
   interface ReloadOptions {
     /**
-     * The share of calls that the version gets, from 0 to 1; the active version gets the rest. 0:
-     * only calls that ask for it by its label.
+     * The share of calls that the version gets, from 0 to 1, with other canaries together at most 1;
+     * the active version gets the rest. 0: only calls that ask for it by its label.
      *
      * @default the version replaces the active one
      */
@@ -82,7 +82,7 @@ export interface VersionOptions {
   /** The model. Options that it does not name, such as `session`, are the serving's. */
   readonly model: ModelFile | ModelOptions | ModelRepository;
   /**
-   * The share of calls that it gets, from 0 to 1.
+   * The share of calls that it gets, from 0 to 1, with other canaries together at most 1.
    *
    * @default 0
    */

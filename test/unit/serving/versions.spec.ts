@@ -47,6 +47,13 @@ const modelOf = (signatures: readonly Partial<Signature>[]) =>
 
 type Signature = NonNullable<Opened['signature']>;
 
+/** Refuses a share of the third version, beside a second one with 0.6. */
+const sharesRefused = (share: number) =>
+  new InvalidServingError(
+    `Serving "net": version "3" cannot get ${share} of the calls, since version "2" gets 0.6; ` +
+      'shares of canaries are 1 together at most, so lower one of them first',
+  );
+
 const EMPTY: Signature = {
   inputs: [],
   outputs: [],
@@ -438,6 +445,41 @@ describe('Versions of a serving', () => {
         { version: '1', role: 'active' },
         { version: '2', role: 'canary', share: 0.25 },
       ]);
+    });
+
+    it('[17.3] Each of several canaries gets its share of all calls', async () => {
+      const { serving } = await startVersions();
+      await serving.reload({ canary: 0.5 });
+      await serving.reload({ canary: 0.25 });
+      const place = jest.spyOn(Math, 'random');
+
+      for (const draw of [0.49, 0.5, 0.49, 0.5, 0.51]) {
+        place.mockReturnValueOnce(draw);
+      }
+      const replies = ['a', 'b', 'c'].map((row) => serving.batchedRun(row));
+      place.mockRestore();
+      // Half of the calls that the first canary leaves are a quarter of all.
+      expect(await labelsOf(replies)).toEqual(['2', '3', '1']);
+
+      const tenants = Array.from({ length: 2000 }, (_, each) => `tenant ${each}`);
+      const labels = await labelsOf(tenants.map((tenant) => serving.batchedRun('a', { tenant })));
+      const shareOf = (label: string) => labels.filter((each) => each === label).length / 2000;
+      expect(shareOf('2')).toBeCloseTo(0.5, 1);
+      expect(shareOf('3')).toBeCloseTo(0.25, 1);
+    });
+
+    it('[17.3] Canaries that would get more than all calls together are refused, and change nothing', async () => {
+      const { versions, serving } = await startVersions();
+      await serving.reload({ canary: 0.6 });
+      await expect(serving.reload({ canary: 0.5 })).rejects.toThrow(sharesRefused(0.5));
+      expect(versions.open).toEqual(['1', '2']);
+
+      const third = await serving.reload({ canary: 0.4 });
+      expect(() => (third.share = 0.7)).toThrow(sharesRefused(0.7));
+      expect(third.share).toBe(0.4);
+      serving.version('2').share = 0.3;
+      third.share = 0.7;
+      expect(third.share).toBe(0.7);
     });
 
     it('[17.3] Calls of a tenant all go to one version, also by the tenant function and by run and stream', async () => {

@@ -8,6 +8,7 @@ import type { BatchOutput } from '../partitions/batch-function.js';
 import type { OpenedEngine } from '../partitions/engine.js';
 import type { Call } from './caller-side.js';
 import type { Reply } from './request.js';
+import type { Due } from './resolved-call-options.js';
 
 /** Shares runs between the calls of `batchedRun`, in each version of a serving. */
 export interface SharingOpener {
@@ -36,12 +37,21 @@ export interface SharedCall {
   readonly key: string | undefined;
   /** Identifies what admission looks at. Calls with the same terms are refused together. */
   readonly terms: string;
+  readonly due: Due;
   /** Calls back when the caller no longer waits. The result removes the callback. */
   readonly onStop: (leave: (reason: unknown) => void) => () => void;
   readonly recorder: CallRecorder | undefined;
   readonly caller: CallingBatch | undefined;
-  /** @param left aborts when no caller waits for the rows */
-  readonly run: (input: unknown, left: AbortSignal, onAdmitted: () => void) => Promise<Run>;
+  /**
+   * @param left aborts when no caller waits for the rows
+   * @param due of all callers; may become later
+   */
+  readonly run: (
+    input: unknown,
+    left: AbortSignal,
+    due: Due,
+    onAdmitted: () => void,
+  ) => Promise<Run>;
   /** Prepares the caller's own `info`, if `postprocess` reads one. */
   readonly prepare: (() => Promise<Call>) | undefined;
   readonly finish: (call: Call, output: BatchOutput, said: CallMetadata) => unknown;

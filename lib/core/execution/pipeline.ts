@@ -420,14 +420,15 @@ export class Pipeline implements Closable {
       origin: intake.originOf(options),
       key: resolved.key,
       terms: `${resolved.priority} ${resolved.tenant}`,
+      due: resolved,
       onStop: (leave) => onCancel(resolved, leave),
       recorder,
       caller: context.caller,
       prepare: preprocess && postprocess && (() => this.prepareInfo(input, context)),
-      run: async (own, signal, onAdmitted) => {
+      run: async (own, signal, shared, onAdmitted) => {
         const run: CallContext = {
           ...context,
-          resolved: { ...resolved, signal, deadline: Infinity },
+          resolved: { ...resolved, signal, deadline: Infinity, shared },
           onAdmitted,
         };
         try {

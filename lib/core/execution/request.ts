@@ -20,7 +20,6 @@ export abstract class BatchRequest extends QueuedRequest {
   readonly size: number;
   readonly priority: number;
   readonly tenant: string;
-  readonly deadline: number;
   isOver = false;
   rowCosts: readonly number[] | undefined;
   /** Set with `queue.order`. */
@@ -48,7 +47,10 @@ export abstract class BatchRequest extends QueuedRequest {
     this.missing = this.size;
     this.priority = terms.priority;
     this.tenant = terms.tenant;
-    this.deadline = terms.deadline;
+  }
+
+  get deadline(): number {
+    return (this.terms.shared ?? this.terms).deadline;
   }
 
   get whole(): boolean {
@@ -128,7 +130,7 @@ export abstract class BatchRequest extends QueuedRequest {
   }
 
   expire(): void {
-    this.fail(this.terms.deadlineError());
+    this.fail((this.terms.shared ?? this.terms).deadlineError());
   }
 
   /** Ignores a part whose rows a generator ended before the batch failed. */

@@ -12,15 +12,20 @@ import type { CallRecorder } from '../events/call-recorder.js';
 import type { CallGroup } from './lanes.js';
 import type { StateTurn } from '../partitions/row-states.js';
 
-export interface ResolvedCallOptions {
+export interface Due {
+  /** Milliseconds of `performance.now()`. */
+  readonly deadline: number;
+  readonly deadlineError: () => Error;
+}
+
+export interface ResolvedCallOptions extends Due {
   readonly priority: number;
   readonly tenant: string;
   /** Undefined if the batch gives the key. */
   readonly key: string | undefined;
-  /** Milliseconds of `performance.now()`. */
-  readonly deadline: number;
   readonly signal: AbortSignalLike | undefined;
-  readonly deadlineError: () => Error;
+  /** For rows that callers share: their latest deadline, for the queue only. */
+  readonly shared?: Due;
 }
 
 export const NO_OPTIONS: CallOptions = {};

@@ -1,6 +1,11 @@
 import { copyInput, deepCopy } from '../../core/batch/deep-copy.js';
 import type { Origin } from '../../core/context/call-context.js';
-import { InvalidServingError } from '../../core/errors.js';
+import {
+  DeadlineExceededError,
+  DeadlineTooShortError,
+  InvalidServingError,
+  isA,
+} from '../../core/errors.js';
 import type { CallRecorder } from '../../core/events/call-recorder.js';
 import type {
   CallSharing,
@@ -9,14 +14,46 @@ import type {
   SharedCall,
 } from '../../core/execution/call-sharing.js';
 import { copyOutput } from '../../core/execution/request.js';
+import type { Due } from '../../core/execution/resolved-call-options.js';
 import { formatValue } from '../../core/format.js';
 import type { ReplyCache } from './reply-cache.js';
 
-/** A refusal has the input of the call that started the work. */
 type SharedOutcome =
   | { readonly run: Run; isKept: boolean }
   | { readonly found: { readonly reply: unknown } }
-  | { readonly refusal: unknown; readonly input: unknown; readonly terms: string };
+  | Refusal;
+
+interface Refusal {
+  readonly refusal: unknown;
+  /** Of the call that started the work. */
+  readonly input: unknown;
+  readonly terms: string;
+  /** Deadline of the refused work; callers that joined since may have more time. */
+  readonly deadline: number;
+  readonly due: Due;
+}
+
+/** The latest deadline of a run's callers. */
+class LatestDue implements Due {
+  constructor(private latest: Due) {}
+
+  get deadline(): number {
+    return this.latest.deadline;
+  }
+
+  get deadlineError(): () => Error {
+    return this.latest.deadlineError;
+  }
+
+  add(due: Due): void {
+    this.latest = due.deadline > this.deadline ? due : this.latest;
+  }
+}
+
+interface Lead {
+  readonly recorder: CallRecorder | undefined;
+  readonly due: LatestDue;
+}
 
 interface Sharing {
   readonly singleFlight: boolean;
@@ -25,7 +62,7 @@ interface Sharing {
 
 /** Shares one run while it is under way, and a cache afterwards. */
 export class SharedCalls implements CallSharing {
-  private readonly singleFlight = new SingleFlight<SharedOutcome, CallRecorder | undefined>();
+  private readonly singleFlight = new SingleFlight<SharedOutcome, Lead>();
 
   constructor(
     private readonly serving: string,
@@ -42,12 +79,19 @@ export class SharedCalls implements CallSharing {
     own?.catch(() => {});
     let landing = await seat.reply.finally(onStop(seat.leave));
     while ('refusal' in landing) {
-      const { input, refusal, terms } = landing;
-      if (!seat.joined || terms === shared.terms) {
+      const { input, refusal, due } = landing;
+      const hasSameTerms = landing.terms === shared.terms;
+      if (!seat.joined || (hasSameTerms && !hasMoreTime(shared.due, landing))) {
         throw refusal;
       }
       // A caller is admitted by its own terms: one call tries for all with the same.
-      seat = this.join(identity, shared, () => input, shared.terms);
+      seat = this.join(
+        identity,
+        shared,
+        () => input,
+        hasSameTerms ? due : shared.due,
+        shared.terms,
+      );
       landing = await seat.reply.finally(onStop(seat.leave));
     }
     if ('found' in landing) {
@@ -73,16 +117,21 @@ export class SharedCalls implements CallSharing {
     identity: string | symbol,
     shared: SharedCall,
     inputOf: () => unknown,
+    due = shared.due,
     terms?: string,
-  ): JoinedCall<SharedOutcome, CallRecorder | undefined> {
+  ): JoinedCall<SharedOutcome, Lead> {
     const { recorder } = shared;
+    const first = { recorder, due: new LatestDue(due) };
     const caller = shared.caller?.id.toString();
     const flight = this.sharing.singleFlight ? flightOf(identity, terms, caller) : Symbol('alone');
-    const seat = this.singleFlight.join(flight, recorder, (left) =>
-      this.runShared(identity, inputOf(), shared, left),
+    const seat = this.singleFlight.join(flight, first, (left) =>
+      this.runShared(identity, inputOf(), shared, first.due, left),
     );
-    if (seat.joined && recorder) {
-      seat.first?.joinedBy(recorder);
+    if (seat.joined) {
+      seat.first.due.add(due);
+      if (recorder) {
+        seat.first.recorder?.joinedBy(recorder);
+      }
     }
     return seat;
   }
@@ -91,6 +140,7 @@ export class SharedCalls implements CallSharing {
     identity: string | symbol,
     input: unknown,
     { run, terms }: SharedCall,
+    due: Due,
     left: AbortSignal,
   ): Promise<SharedOutcome> {
     const found =
@@ -100,13 +150,15 @@ export class SharedCalls implements CallSharing {
     }
     left.throwIfAborted();
     let isAdmitted = false;
+    const running = run(input, left, due, () => (isAdmitted = true));
+    const { deadline } = due;
     try {
-      return { run: await run(input, left, () => (isAdmitted = true)), isKept: false };
+      return { run: await running, isKept: false };
     } catch (error) {
       if (isAdmitted) {
         throw error;
       }
-      return { refusal: error, input, terms };
+      return { refusal: error, input, terms, deadline, due };
     }
   }
 
@@ -124,6 +176,13 @@ export class SharedCalls implements CallSharing {
     }
     return identityOfCall({ origin, key, input: identity });
   }
+}
+
+/** True if the work was refused for its deadline, and the call has more time. */
+function hasMoreTime({ deadline }: Due, refused: Refusal): boolean {
+  const { refusal } = refused;
+  const isLate = isA(refusal, DeadlineTooShortError) || isA(refusal, DeadlineExceededError);
+  return isLate && deadline > refused.deadline;
 }
 
 /** Calls of a batch's function share only with each other: their batch must not wait for itself. */

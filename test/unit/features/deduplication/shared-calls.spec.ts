@@ -20,6 +20,13 @@ import { later, turn, useVirtualTime } from '../../../fixtures/async/virtual-tim
 
 const reason = new Error('the client has left');
 
+/** Lets batches that follow each other run. */
+async function laterBySteps(milliseconds: number): Promise<void> {
+  for (let passed = 0; passed < milliseconds; passed += 10) {
+    await later(10);
+  }
+}
+
 describe('Calls with single flight', () => {
   useVirtualTime();
   const start = useServings();
@@ -203,6 +210,83 @@ describe('Calls with single flight', () => {
     }
     expect(await Promise.all(joined)).toEqual(['popular', 'popular']);
     await Promise.all([running, ...filling]);
+  });
+
+  /** A serving that has learned that its batches of one row take 20 ms. */
+  async function learned(): Promise<LocalServing> {
+    const serving = await start<unknown>({
+      name: 'learned',
+      batchSize: 1,
+      deduplication: { singleFlight: true },
+      model: {
+        useFactory: () => async (rows: unknown[]) => {
+          await new Promise((resolve) => setTimeout(resolve, 20));
+          return rows;
+        },
+      },
+    });
+    for (let batch = 0; batch < 10; batch++) {
+      const reply = serving.batchedRun(`batch ${batch}`);
+      await later(20);
+      await reply;
+    }
+    return serving;
+  }
+
+  it('[H6] A call that cannot be answered in time is refused on arrival, also with single flight', async () => {
+    const serving = await learned();
+    const calls = Array.from({ length: 10 }, (_, row) => serving.batchedRun(row, { timeout: 100 }));
+    const ends = Promise.allSettled(calls);
+    await turn();
+    const refused = serving.counters().failed['SERVING_DEADLINE_TOO_SHORT'];
+    await laterBySteps(100);
+
+    expect(refused).toBe(6);
+    expect((await ends).map(({ status }) => status === 'fulfilled')).toEqual(
+      calls.map((_, row) => row < 4),
+    );
+  });
+
+  it('[H6] A caller with more time is not refused with the call that it has joined', async () => {
+    const serving = await learned();
+    const running = Array.from({ length: 5 }, (_, row) => serving.batchedRun(row));
+    const short: Promise<unknown>[] = [];
+    const long: Promise<unknown>[] = [];
+    // A call is refused some microtasks after it was made.
+    for (let microtasks = 0; microtasks < 8; microtasks++) {
+      const input = `popular ${microtasks}`;
+      short.push(serving.batchedRun(input, { timeout: 50 }));
+      for (let passed = 0; passed < microtasks; passed++) {
+        await Promise.resolve();
+      }
+      long.push(serving.batchedRun(input, { timeout: 400 }), serving.batchedRun(input));
+    }
+    const ends = Promise.all([Promise.allSettled(short), Promise.all(long)]);
+    await laterBySteps(300);
+    const [failed, answered] = await ends;
+    await Promise.all(running);
+
+    expect(failed.map(({ status }) => status)).toEqual(short.map(() => 'rejected'));
+    expect(answered).toEqual(long.map((_, call) => `popular ${call >> 1}`));
+    // Callers that were not refused share one run.
+    expect(serving.counters()).toMatchObject({ batches: 10 + 5 + 8 });
+  });
+
+  it('[H6] Shared rows wait in the queue for the caller with the most time', async () => {
+    const [serving, batches] = await held({ batchSize: 1 });
+    const running = serving.batchedRun('running');
+    await turn();
+    const short = expect(serving.batchedRun('popular', { timeout: 50 })).rejects.toThrow(
+      'did not answer within the 50 ms that the call had',
+    );
+    const long = serving.batchedRun('popular', { timeout: 200 });
+    await later(100);
+    await short;
+    batches.next().finish(['RUNNING']);
+    await turn();
+    batches.next().finish(['POPULAR']);
+
+    expect(await Promise.all([running, long])).toEqual(['RUNNING', 'POPULAR']);
   });
 
   it('[H6] A shared call ends at its deadline while postprocess runs', async () => {

@@ -232,6 +232,86 @@ describe('Inference', () => {
     });
   });
 
+  describe.each([
+    [
+      'a tensor of another type',
+      () => ({
+        a: new Tensor('int32', new Int32Array(4), [2, 2]),
+        b: floats([2, 2], [1, 2, 3, 4]),
+      }),
+      '"a" is INT32, and FP32 is declared',
+    ],
+    [
+      'a tensor of another shape',
+      () => ({ a: floats([2, 3], [1, 2, 3, 4, 5, 6]), b: floats([2, 2], [1, 2, 3, 4]) }),
+      '"a" has the shape [2, 3], and [-1, 2] is declared',
+    ],
+    [
+      'one tensor for two outputs',
+      () => floats([2, 2], [1, 2, 3, 4]),
+      'it is one tensor, and has no "b"',
+    ],
+    [
+      'rows of which one has elements of another type',
+      () => [
+        { a: [1, 2], b: [3, 4] },
+        { a: new Tensor('float16', Uint16Array.of(0x3c00, 0x4000), [2]), b: [3, 4] },
+      ],
+      '"a" is FP16, and FP32 is declared',
+    ],
+    [
+      'rows whose lengths only agree in sum',
+      () => [
+        { a: [1], b: [1, 2] },
+        { a: [1, 2, 3], b: [3, 4] },
+      ],
+      'row 0 of "a" has 1 elements, and [2] is declared',
+    ],
+    [
+      'rows of typed arrays whose lengths only agree in sum',
+      () => [
+        { a: Float32Array.of(1, 2), b: Float32Array.of(1, 2, 3) },
+        { a: Float32Array.of(1, 2), b: Float32Array.of(1) },
+      ],
+      'row 0 of "b" has 3 elements, and [2] is declared',
+    ],
+  ])('A model that answers with %s', (_, answer: () => unknown, message) => {
+    it('[18.6] fails the request, which names the output', async () => {
+      const serving = await start(
+        defineServing({ name: 'two', model: { useFactory: () => () => answer() as unknown[] } }),
+      );
+      const core = inferenceOf([serving], {
+        servings: [
+          { serving: 'two', inputs: { x: 'BYTES' }, outputs: { a: 'FP32[2]', b: 'FP32[2]' } },
+        ],
+      });
+
+      await expect(
+        core.infer(requestOf('two', { x: strings('1', '2') }), {}),
+      ).rejects.toMatchObject({
+        name: 'InvalidOutputError',
+        message: expect.stringContaining(message),
+      });
+    });
+  });
+
+  it('[18.6] Rows of different lengths in an output of any size are refused, and not joined', async () => {
+    const lengths = [[1, 2], [3], [4, 5, 6]];
+    const serving = await start(
+      defineServing({ name: 'ragged', model: { useFactory: () => () => lengths } }),
+    );
+    const core = inferenceOf([serving], {
+      servings: [{ serving: 'ragged', inputs: { x: 'BYTES' }, outputs: { y: 'FP32[-1]' } }],
+    });
+
+    await expect(
+      core.infer(requestOf('ragged', { x: strings('1', '2', '3') }), {}),
+    ).rejects.toMatchObject({
+      name: 'InvalidOutputError',
+      message: expect.stringContaining('row 1 of "y" has 1 elements, and the first row has 2'),
+    });
+  });
+
   it('[18.1] Metadata and configuration follow the signature, with or without the axis of rows', async () => {
     const models = modelsOf([await adder(), await upper()], {
       servings: [

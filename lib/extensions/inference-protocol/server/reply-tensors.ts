@@ -36,6 +36,9 @@ export async function replyTensors(
       return new Map([[ports[0]!.name, await jsonColumn(resultsIn(reply), reply.isText)]]);
     }
     const found = tensorsIn(reply.value, ports);
+    if (found && form === 'columns') {
+      ports.forEach((port) => checkDeclared(port, found.get(port.name)));
+    }
     return found ?? new Map(ports.map((port) => [port.name, columnOf(port, ports, reply)]));
   } catch (cause) {
     throw new InvalidOutputError(
@@ -59,6 +62,25 @@ function tensorsIn(value: unknown, ports: readonly Port[]): Tensors | undefined 
     return new Map(names.map((name) => [name, checkTensor(parts[name] as TensorType, name)]));
   }
   return ports.length === 0 ? refuse(`"${missing}" in it is no tensor`) : undefined;
+}
+
+function checkDeclared(port: Port, tensor: TensorType | undefined): void {
+  const { name, shape } = port;
+  if (!tensor) {
+    return refuse(`it is one tensor, and has no "${name}"`);
+  }
+  checkType(port, tensor);
+  const { dims } = tensor;
+  const fits = shape.every((size, axis) => size === -1 || size === dims[axis]);
+  if (dims.length !== shape.length || !fits) {
+    refuse(`"${name}" has the shape [${dims.join(', ')}], and [${shape.join(', ')}] is declared`);
+  }
+}
+
+function checkType({ name, type }: Port, tensor: TensorType): void {
+  if (tensor.type !== type) {
+    refuse(`"${name}" is ${datatypeOf(tensor.type)}, and ${datatypeOf(type)} is declared`);
+  }
 }
 
 function resultsIn({ value, isList }: CallReply): readonly unknown[] {
@@ -88,6 +110,7 @@ function columnOf(port: Port, ports: readonly Port[], reply: CallReply): TensorT
   const values = results.map((result) => partOf(result, port, ports.length === 1));
   const rows = values.map((each) => elementsOf(each, port));
   const shape = [rows.length, ...rowShape(port, rows[0]?.length ?? 0)];
+  checkLengths(port, rows, shape);
   const joined = joinedArrays(port, rows, shape);
   if (joined) {
     return joined;
@@ -113,12 +136,13 @@ function partOf(result: unknown, { name }: Port, isOnly: boolean): unknown {
   return isOnly ? result : refuse(`a result has no "${name}"`);
 }
 
-function elementsOf(value: unknown, { type }: Port): ArrayLike<unknown> {
-  if (type === 'string' && isUint8Array(value)) {
+function elementsOf(value: unknown, port: Port): ArrayLike<unknown> {
+  if (port.type === 'string' && isUint8Array(value)) {
     return [value];
   }
   if (isTensor(value)) {
-    return checkTensor(value).data;
+    checkType(port, value);
+    return checkTensor(value, port.name).data;
   }
   if (ArrayBuffer.isView(value) && 'length' in value) {
     return value as unknown as ArrayLike<unknown>;
@@ -131,6 +155,22 @@ function rowShape({ shape }: Port, elements: number): readonly number[] {
   const row = shape.slice(1);
   const fixed = row.filter((size) => size !== -1).reduce((product, size) => product * size, 1);
   return row.map((size) => (size === -1 ? Math.trunc(elements / fixed) || 0 : size));
+}
+
+/** Rows of different lengths may have the right sum. */
+function checkLengths(
+  { name, shape }: Port,
+  rows: readonly ArrayLike<unknown>[],
+  [, ...sizes]: readonly number[],
+): void {
+  const length = sizes.reduce((product, size) => product * size, 1);
+  const odd = rows.findIndex((row) => row.length !== length);
+  if (odd !== -1) {
+    refuse(
+      `row ${odd} of "${name}" has ${rows[odd]!.length} elements, and ` +
+        (odd === 0 ? `[${shape.slice(1).join(', ')}] is declared` : `the first row has ${length}`),
+    );
+  }
 }
 
 /** Undefined unless all are typed arrays of the tensor's class. */

@@ -401,6 +401,34 @@ describe('Inference', () => {
     await expect(core.infer(request, {})).rejects.toMatchObject({ status: 501 });
   });
 
+  it('[18.9] A list that a generator behind preprocess yields is the reply to one row', async () => {
+    const serving = await start(
+      defineServing({
+        name: 'pairs',
+        preprocess: (text: string) => ({ batch: text }),
+        model: {
+          useFactory: () =>
+            function* (rows: string[]) {
+              yield rows.map(({ length }) => [length, length + 1]);
+            },
+        },
+      }),
+    );
+    const core = inferenceOf([serving], {
+      servings: [
+        {
+          serving: 'pairs',
+          inputs: { text: 'BYTES' },
+          outputs: { pair: 'FP32[2]' },
+          decoupled: true,
+        },
+      ],
+    });
+
+    const replies = await collect(core.stream(requestOf('pairs', { text: strings('ab') }), {}));
+    expect(replies.map(valuesOf)).toEqual([{ pair: [[1, 2], 2, 3] }, {}]);
+  });
+
   it('[18.9] Any other model has one reply in a stream, which is final', async () => {
     const core = inferenceOf([await upper()]);
 

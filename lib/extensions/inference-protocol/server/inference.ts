@@ -67,7 +67,8 @@ export class Inference {
     const routed = routedBy(model, value, options);
     const answered = { ...request, version: routed.version };
     for await (const event of model.serving.stream(value, routed)) {
-      const reply = { value: event.output, isList: !isOne && input.rows !== undefined };
+      const { output } = event;
+      const reply = { value: isOne ? [output] : output, isList: input.rows !== undefined };
       yield { ...(await replyTo(model, answered, reply)), isFinal: false };
     }
     yield { ...emptyReply(model, answered), isFinal: true };

@@ -216,6 +216,34 @@ export function isServingError(error: unknown): error is ServingError {
   );
 }
 
+const ofRuns = new WeakSet<Error>();
+
+/** Marks an error of the application's code: it may be another serving's refusal, but rows have run. */
+export function noteRun<T>(error: T): T {
+  if (isServingError(error)) {
+    ofRuns.add(error);
+  }
+  return error;
+}
+
+function throwNoted(error: unknown): never {
+  throw noteRun(error);
+}
+
+/** Runs the application's code, whose errors it marks. */
+export function afterRun<T>(work: () => T): T | Promise<Awaited<T>> {
+  try {
+    const result = work();
+    return result instanceof Promise ? result.catch(throwNoted) : result;
+  } catch (error) {
+    return throwNoted(error);
+  }
+}
+
+export function hasRun(error: Error): boolean {
+  return ofRuns.has(error);
+}
+
 /** Accepts errors of any realm, unlike `instanceof`. False if reading the value throws. */
 export function isError(value: unknown): value is Error {
   return (

@@ -1,5 +1,7 @@
 export {
+  afterRun,
   fromWire,
+  hasRun,
   InvalidServingError,
   isA,
   isError,

@@ -13,13 +13,13 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1558.4,
+  'thousand characters of code in lib': 1558.8,
   'files of the core, its features and its Nest module': 136,
-  'thousand characters of code in the core': 442.1,
+  'thousand characters of code in the core': 442.2,
   'thousand characters of code in the core, its features and its Nest module': 662.9,
   'thousand words of comments': 50.7,
-  'names of the doors that are not public': 132,
-  'names of the doors that only one extension imports': 93,
+  'names of the doors that are not public': 134,
+  'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
   'options of a definition': 17,
   'rules that refuse combinations of options': 29,
@@ -39,7 +39,7 @@ const CEILINGS = {
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.2,
   cli: 48.3,
-  distribution: 225.1,
+  distribution: 225.2,
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 142,

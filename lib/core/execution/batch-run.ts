@@ -18,6 +18,7 @@ import {
   PartitionLostError,
   RunTimeoutError,
   type ServingError,
+  noteRun,
 } from '../errors.js';
 import type { EventHub } from '../events/event-hub.js';
 import {
@@ -44,6 +45,7 @@ import {
   ReplyTooLargeError,
   RevokedError,
   STEPPED,
+  isPartitionRefusal,
 } from '../partitions/partition.js';
 import { type StateRows, turnsOf } from '../partitions/row-states.js';
 import { paddingOf } from './lanes.js';
@@ -168,8 +170,12 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     if (this.cut && isA(cause, PartitionLostError)) {
       return this.cut;
     }
+    if (isPartitionRefusal(cause)) {
+      // A copy: where the rows of another serving called this one, rows have run.
+      return this.named(cause);
+    }
     if (this.opened.throwsAsIs) {
-      return cause;
+      return noteRun(cause);
     }
     // A subclass that the retry policy looks for.
     const isTooLarge: boolean = isA(cause, ReplyTooLargeError);
@@ -180,7 +186,9 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
       // The retry policy looks at its class.
       return this.named(cause);
     }
-    return isServingError(cause) ? cause : this.failedBatch(cause, batch.size, batch.values);
+    return isServingError(cause)
+      ? noteRun(cause)
+      : this.failedBatch(cause, batch.size, batch.values);
   }
 
   /** Partitions don't have the serving's name. */

@@ -5,7 +5,13 @@ import type { CallMetadata, StreamEvent } from '../definition/reply.js';
 import type { BatchOutput } from '../partitions/batch-function.js';
 import { type ResolvedCallOptions, Waits } from './resolved-call-options.js';
 import type { Callbacks } from '../definition/resolved-serving.js';
-import { InvalidBatchError, InvalidInputError, InvalidServingError, isError } from '../errors.js';
+import {
+  afterRun,
+  InvalidBatchError,
+  InvalidInputError,
+  InvalidServingError,
+  isError,
+} from '../errors.js';
 import type { ServingSignature } from '../partitions/model/model-signature.js';
 import { formatValue } from '../format.js';
 import { isThenable } from '../partitions/function.partition.js';
@@ -171,9 +177,8 @@ export function finishCall(
   facts?: unknown,
 ): unknown {
   const result = unwrap(call, output);
-  return callbacks.postprocess
-    ? callbacks.postprocess(result, contextOf(call, said, facts))
-    : result;
+  const { postprocess } = callbacks;
+  return postprocess ? afterRun(() => postprocess(result, contextOf(call, said, facts))) : result;
 }
 
 function contextOf({ info }: Call, said: CallMetadata, facts: unknown): PostprocessContext {

@@ -1,6 +1,6 @@
 import { Batch } from '../batch/batch.js';
 import { QueuedRequest } from '../batching/queued-request.js';
-import { isA, isError, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
+import { isA, isError, noteRun, type RunTimeoutError, ServingUnavailableError } from '../errors.js';
 import type { ReplyTurn, ServingLane } from './lanes.js';
 import {
   DEFAULT_CALL_OPTIONS,
@@ -76,7 +76,7 @@ export abstract class BatchRequest extends QueuedRequest {
     const live = values.map(isLive);
     const error = values.find((value, i) => live[i] && isError(value));
     if (error) {
-      this.fail(error);
+      this.fail(noteRun(error));
     } else if (live.includes(true)) {
       const own = values.map((value, i) => (live[i] ? value : undefined));
       this.takeStep(offset, own, live, metadata);
@@ -369,7 +369,7 @@ export function releaseOutput(rows: Batch, isLent = false): BatchOutput {
 export function withoutErrors(output: BatchOutput): BatchOutput {
   const error = Array.isArray(output) ? output.find(isError) : undefined;
   if (error) {
-    throw error;
+    throw noteRun(error);
   }
   return output;
 }

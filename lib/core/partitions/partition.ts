@@ -1,6 +1,12 @@
 import { countOfRows } from '../format.js';
 import type { Batch } from '../batch/batch.js';
-import { InvalidOutputError, PartitionLostError, RequestTooLargeError } from '../errors.js';
+import {
+  InvalidOutputError,
+  isA,
+  PartitionLostError,
+  RequestTooLargeError,
+  ServingUnavailableError,
+} from '../errors.js';
 import type { BatchInfo, BatchListener, BatchResult } from './batch-function.js';
 
 export interface PartitionResult extends BatchResult<unknown> {
@@ -16,6 +22,21 @@ export const REPORT = '\0report';
 
 /** Another partition can run the batch. */
 export class NotStartedError extends PartitionLostError {}
+
+const refusals = new WeakSet<Error>();
+
+/** The error of a partition that takes no batches. */
+export function partitionRefusal(
+  ...[message, options]: ConstructorParameters<typeof ServingUnavailableError>
+): ServingUnavailableError {
+  const error = new ServingUnavailableError(message, options);
+  refusals.add(error);
+  return error;
+}
+
+export function isPartitionRefusal(error: unknown): error is ServingUnavailableError {
+  return isA(error, ServingUnavailableError) && refusals.has(error);
+}
 
 /** Another partition can run the batch now. */
 export class RevokedError extends NotStartedError {}

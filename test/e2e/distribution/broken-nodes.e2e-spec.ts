@@ -1,4 +1,11 @@
 import { describe, expect, it } from '@jest/globals';
+import {
+  DeadlineTooShortError,
+  OverloadedError,
+  ServingUnavailableError,
+  UnknownServingError,
+  UnknownVersionError,
+} from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
@@ -67,4 +74,69 @@ describe('Nodes that cannot run their calls', () => {
     await passTime(new Promise((resolve) => setTimeout(resolve, 110)));
     expect(web.cluster.selector.candidates('m').length).toBe(1);
   });
+
+  it.each<[string, (fail: () => Error) => Partial<FunctionServingDefinition>]>([
+    [
+      'batch function throws',
+      (fail) => ({
+        model: {
+          useFactory: () => () => {
+            throw fail();
+          },
+        },
+      }),
+    ],
+    [
+      'row has',
+      (fail) => ({ model: { useFactory: () => (rows: unknown[]) => rows.map(() => fail()) } }),
+    ],
+    [
+      'postprocess throws',
+      (fail) => ({
+        postprocess() {
+          throw fail();
+        },
+      }),
+    ],
+    [
+      'postprocess of its own rejects with',
+      (fail) => ({ postprocess: () => Promise.reject(fail()) }),
+    ],
+    [
+      'distribution.postprocess throws',
+      (fail) => ({
+        distribution: {
+          postprocess() {
+            throw fail();
+          },
+        },
+      }),
+    ],
+  ])(
+    '[FV4] A refusal by another serving, which a %s, runs its rows nowhere else: they have run',
+    async (_, failing) => {
+      for (const Refusal of [
+        OverloadedError,
+        DeadlineTooShortError,
+        ServingUnavailableError,
+        UnknownServingError,
+        UnknownVersionError,
+      ]) {
+        let runs = 0;
+        const fail = (): Error => {
+          runs++;
+          return new Refusal('Serving "other" takes no rows');
+        };
+        const name = Refusal.name;
+        const definition = { ...serving((rows) => [...rows]), ...failing(fail), name };
+        await cluster.node({ servings: [definition] });
+        await cluster.node({ servings: [definition] });
+        const web = await cluster.node();
+        await web.untilNodes(name, 2);
+
+        await expect(web.servings.batchedRun(name, 1)).rejects.toBeInstanceOf(Refusal);
+        expect(runs).toBe(1);
+      }
+    },
+  );
 });

@@ -1,10 +1,11 @@
 import type { Batch } from '../../batch/batch.js';
-import { messageOf, ServingLoadError, ServingUnavailableError } from '../../errors.js';
+import { messageOf, ServingLoadError } from '../../errors.js';
 import { countOf } from '../../format.js';
 import {
   NotStartedError,
   type Partition,
   PartitionDecorator,
+  partitionRefusal,
   type PartitionResult,
   type PartitionStatus,
   type STEPPED,
@@ -190,10 +191,9 @@ export class SupervisedPartition extends PartitionDecorator {
       end.abort(new ServingLoadError(`${facts}; ${advice}`));
     } else if (!closed) {
       this.isHung = true;
-      this.lost = new ServingUnavailableError(
-        `${facts}, and takes no batch until it is; ${advice}`,
-        { retryAfter: PROBE_INTERVAL / 1000 },
-      );
+      this.lost = partitionRefusal(`${facts}, and takes no batch until it is; ${advice}`, {
+        retryAfter: PROBE_INTERVAL / 1000,
+      });
       this.notify();
     }
   }
@@ -212,7 +212,7 @@ export class SupervisedPartition extends PartitionDecorator {
   private circuitError(cause: unknown): Error {
     const { index, failures } = this;
     const times = failures === 1 ? 'once' : `${failures} times in a row`;
-    return new ServingUnavailableError(
+    return partitionRefusal(
       `Partition ${index} has failed ${times}, and is tried again every ${PROBE_INTERVAL / 1000} ` +
         `s: ${messageOf(cause)}`,
       { cause, retryAfter: PROBE_INTERVAL / 1000 },

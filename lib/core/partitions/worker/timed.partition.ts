@@ -1,10 +1,11 @@
 import type { CallingBatch } from '../../context/call-cycles.js';
 import { countOfRows } from '../../format.js';
 import type { Batch } from '../../batch/batch.js';
-import { RunTimeoutError, ServingUnavailableError } from '../../errors.js';
+import { RunTimeoutError } from '../../errors.js';
 import {
   type Partition,
   PartitionDecorator,
+  partitionRefusal,
   type PartitionResult,
   type PartitionStatus,
   statusOf,
@@ -177,7 +178,7 @@ export class TimedPartition extends PartitionDecorator {
       return;
     }
     const retryAfter = Math.max(1, Math.ceil(timeout / 1000));
-    this.hung = new ServingUnavailableError(`${facts}, and takes no other until that returns`, {
+    this.hung = partitionRefusal(`${facts}, and takes no other until that returns`, {
       retryAfter,
     });
     expire(`${facts}; ${advice}`);

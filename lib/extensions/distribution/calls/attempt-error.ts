@@ -10,7 +10,7 @@ import {
   UnknownServingError,
   UnknownVersionError,
 } from '../../../index.js';
-import { fromWire, messageOf, type WireError, truncate } from '../../../doors/text.js';
+import { fromWire, hasRun, messageOf, type WireError, truncate } from '../../../doors/text.js';
 import type { Header } from '../wire/header.js';
 import { type Address, NodeGoneError } from '../transport.js';
 import { FrameError } from '../wire/prelude.js';
@@ -123,7 +123,8 @@ function mayHaveRunAfter(error: unknown): MayHaveRun {
     error instanceof UnknownServingError ||
     error instanceof UnknownVersionError
   ) {
-    return 'no';
+    // The refusal may be another serving's, which the rows called.
+    return hasRun(error) ? 'unknown' : 'no';
   }
   return error instanceof PartitionLostError ||
     error instanceof ServingClosedError ||

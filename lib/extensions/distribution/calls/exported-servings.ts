@@ -6,6 +6,7 @@ import {
   type RemotePreprocess,
   type ServingStatus,
 } from '../../../doors/servings.js';
+import { afterRun } from '../../../doors/text.js';
 import { LONGEST_NAME } from '../membership/node-info.js';
 import { RemoteServing } from './remote-serving.js';
 
@@ -122,7 +123,7 @@ export function outputOf(
 ): Promise<unknown> {
   const output =
     method === 'run' ? serving.run(input, options) : serving.batchedRun(input, options);
-  return postprocess ? output.then(postprocess) : output;
+  return postprocess ? output.then((value) => afterRun(() => postprocess(value))) : output;
 }
 
 export async function* eventsOf(
@@ -133,7 +134,7 @@ export async function* eventsOf(
   const events: AsyncIterable<StreamEvent<unknown, string>> = serving.stream(input, options);
   for await (const event of events) {
     yield 'output' in event && postprocess
-      ? { ...event, output: await postprocess(event.output) }
+      ? { ...event, output: await afterRun(() => postprocess(event.output)) }
       : event;
   }
 }

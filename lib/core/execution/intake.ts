@@ -65,7 +65,9 @@ export class Intake {
     const request = this.replyRequest(batch, context, costOf(this.callbacks, batch), end);
     request.stateTurn = context.options.turn;
     request.failWhenCancelled();
-    if (!request.isOver) {
+    if (request.isOver) {
+      context.leavePlace?.();
+    } else {
       this.submit(request, context);
       request.replyTurn = request.lane.replies?.join();
     }

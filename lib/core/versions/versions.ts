@@ -156,12 +156,12 @@ export class Versions implements Closable {
 
   /** @throws InvalidServingError if versions would take more than all calls */
   checkShares(label: string, share: number): void {
-    const others = this.takers.filter((taker) => taker.label !== label);
-    const taken = others.reduce((sum, taker) => sum + taker.share, 0);
+    const others = this.takers.filter((each) => each.label !== label);
+    const taken = others.reduce((sum, each) => sum + each.share, 0);
     if (taken + share > 1 + ROUNDING) {
       throw new InvalidServingError(
         `Serving "${this.callbacks.name}": version "${label}" cannot get ${share} of the calls, since ` +
-          `${others.map((taker) => `version "${taker.label}" gets ${taker.share}`).join(' and ')}; ` +
+          `${others.map((each) => `version "${each.label}" gets ${each.share}`).join(' and ')}; ` +
           'shares of canaries are 1 together at most, so lower one of them first',
       );
     }

@@ -131,6 +131,33 @@ describe('Calls in an asynchronous preprocess', () => {
     expect(serving.queued).toBe(0);
   });
 
+  it.each([
+    ['a timeout that has passed', () => ({ timeout: 0 })],
+    ['a signal that its own preprocess aborts', (leave: AbortController) => leave],
+  ])(
+    '[FR9] A call with %s after a synchronous preprocess frees its place',
+    async (_, optionsOf) => {
+      const { serving } = await start({
+        preprocess: (input) => {
+          if (input instanceof AbortController) {
+            input.abort(new Error('the caller has left'));
+          }
+          return { batch: ['row'] };
+        },
+      });
+      for (const way of ['batchedRun', 'run'] as const) {
+        for (let call = 0; call < 5; call++) {
+          const leave = new AbortController();
+          const reply = serving[way](leave, optionsOf(leave));
+          await expect(reply).rejects.toThrow(/did not answer within|the caller has left/);
+        }
+      }
+
+      expect(serving.queued).toBe(0);
+      expect(await serving.batchedRun('another call')).toEqual(['row']);
+    },
+  );
+
   it('[FR9] A full queue refuses a call before a synchronous preprocess works for it', async () => {
     let begun = 0;
     const { serving } = await start({

@@ -293,6 +293,7 @@ describe('The gRPC door of the Open Inference Protocol', () => {
   it('[18.4] [18.5] has the gRPC status for each error', async () => {
     const client = await open();
     const infer = (request: object) => codeOf(call(client, 'ModelInfer', request));
+    const twice = { name: 'probabilities' };
     const shared = { shared_memory_region: { string_param: 'a' } };
     const tensor = { name: 'image', datatype: 'FP32', shape: [1, 784] };
 
@@ -307,6 +308,12 @@ describe('The gRPC door of the Open Inference Protocol', () => {
     );
     expect(await infer({ ...image(1), parameters: { timeout: { string_param: 'x' } } })).toBe(3);
     expect(await infer({ model_name: 'count', ...number('count', 1) })).toBe(12);
+    await expect(
+      call(client, 'ModelInfer', { ...image(1), outputs: [twice, twice] }),
+    ).rejects.toMatchObject({
+      code: 3,
+      details: expect.stringContaining('"outputs.probabilities" in the request is there twice'),
+    });
     expect(await codeOf(call(client, 'ModelMetadata', { name: 'nix' }))).toBe(5);
     expect(await codeOf(call(client, 'RepositoryModelLoad', { model_name: 'digits' }))).toBe(12);
   });

@@ -1,4 +1,5 @@
-import { RequestTooLargeError } from '../../../../index.js';
+import { InvalidInputError, RequestTooLargeError } from '../../../../index.js';
+import { truncate } from '../../../../doors/text.js';
 import { ReadContext } from '../../../../encoding/json.js';
 import type {
   GrpcInferRequest,
@@ -55,11 +56,21 @@ export function readInferRequest(
     parameters: parametersOf(parameters),
     inputs: fromGrpcTensors({ tensors: inputs, raw }, context),
     inputParameters,
-    outputs:
-      outputs.length === 0
-        ? undefined
-        : new Map(outputs.map((each) => [each.name, parametersOf(each.parameters)])),
+    outputs: outputs.length === 0 ? undefined : outputsIn(outputs),
   };
+}
+
+function outputsIn(
+  outputs: NonNullable<GrpcInferRequest['outputs']>,
+): ReadonlyMap<string, Parameters> {
+  const read = new Map<string, Parameters>();
+  for (const { name, parameters } of outputs) {
+    if (read.has(name)) {
+      throw new InvalidInputError(`"outputs.${truncate(name)}" in the request is there twice`);
+    }
+    read.set(name, parametersOf(parameters));
+  }
+  return read;
 }
 
 function parametersOf(parameters: GrpcParameters = {}): Parameters {

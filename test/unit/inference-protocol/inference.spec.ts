@@ -1,6 +1,10 @@
 import { describe, expect, it } from '@jest/globals';
 import { defineServing, type LocalServing, Tensor } from 'nestjs-serving';
-import type { InferenceReply } from '../../../lib/extensions/inference-protocol/server/inference-request.js';
+import type {
+  InferenceReply,
+  InferenceRequest,
+  ParameterValue,
+} from '../../../lib/extensions/inference-protocol/server/inference-request.js';
 import {
   configOf,
   metadataOf,
@@ -448,6 +452,24 @@ describe('Inference', () => {
     const request = { ...requestOf('upper', { input: strings('"a"') }), ...more };
 
     await expect(core.infer(request, {})).rejects.toMatchObject({ status: 501 });
+  });
+
+  it.each<[string, ParameterValue, Partial<InferenceRequest>]>([
+    ['binary_data', 'true', { outputs: new Map([['output', new Map([['binary_data', 'true']])]]) }],
+    ['binary_data_output', 1, { parameters: new Map([['binary_data_output', 1]]) }],
+    [
+      'classification',
+      'two',
+      { outputs: new Map([['output', new Map([['classification', 'two']])]]) },
+    ],
+  ])('[18.4] The parameter %s must not be %s', async (name, value, more) => {
+    const core = inferenceOf([await upper()]);
+    const request = { ...requestOf('upper', { input: strings('"a"') }), ...more };
+
+    await expect(core.infer(request, {})).rejects.toMatchObject({
+      name: 'InvalidInputError',
+      message: expect.stringContaining(`The parameter "${name}" is ${JSON.stringify(value)}`),
+    });
   });
 
   it('[18.11] An unloaded model is refused until it is loaded', async () => {

@@ -75,7 +75,8 @@ function timeoutOf(parameters: Parameters, { deadline }: InferenceCaller): numbe
   return least > LONGEST_DELAY ? undefined : least;
 }
 
-function wholeIn(parameters: Parameters, name: string): number {
+/** @throws InvalidInputError */
+export function wholeIn(parameters: Parameters, name: string): number {
   const value = parameters.get(name) ?? 0;
   const number = typeof value === 'bigint' ? Number(value) : value;
   return typeof number === 'number' && Number.isInteger(number) && number >= 0
@@ -105,7 +106,8 @@ export function sequenceStepOf(parameters: Parameters): SequenceStep | undefined
   return { key, id, isFirst, isLast };
 }
 
-function flagIn(parameters: Parameters, name: string): boolean {
+/** @throws InvalidInputError */
+export function flagIn(parameters: Parameters, name: string): boolean {
   const value = parameters.get(name) ?? false;
   return typeof value === 'boolean' ? value : refuse(name, value, 'true or false');
 }

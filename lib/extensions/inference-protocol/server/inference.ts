@@ -4,12 +4,14 @@ import { callEach } from '../../../encoding/turns.js';
 import { type CallInput, callInputOf, isText } from './call-input.js';
 import {
   callOptionsOf,
+  flagIn,
   type InferenceCaller,
   type InferenceReply,
   type InferenceRequest,
   type Parameters,
   sequenceStepOf,
   type StreamedReply,
+  wholeIn,
 } from './inference-request.js';
 import type { OfferedModel, OfferedModels } from './offered-models.js';
 import { type CallReply, chosenOutputs, replyTensors, unknownOutput } from './reply-tensors.js';
@@ -148,12 +150,14 @@ function asInput({ tensors, rows }: CallInput & { readonly tensors?: unknown }):
 function checkRequest(model: OfferedModel, request: InferenceRequest): void {
   const { ports, form } = model.outputs;
   const known = ports.map(({ name }) => name);
+  flagIn(request.parameters, 'binary_data_output');
   for (const [name, parameters] of request.outputs ?? []) {
     if (form !== 'found' && !known.includes(name)) {
       throw unknownOutput(model.name, name, known);
     }
     refuseExtensions(parameters);
-    if (Number(parameters.get('classification') ?? 0) > 0) {
+    flagIn(parameters, 'binary_data');
+    if (wholeIn(parameters, 'classification') > 0) {
       throw new NotImplementedException('The extension "classification" is not supported');
     }
   }

@@ -89,7 +89,10 @@ function namesOf(value: unknown): readonly string[] {
 
 /** Omits the content: safe for messages to clients. */
 export function typeName(value: unknown): string {
-  if (typeof value !== 'object' || value === null) {
+  if (value === null) {
+    return 'null';
+  }
+  if (typeof value !== 'object') {
     return `a ${typeof value}`;
   }
   const { constructor }: { constructor?: unknown } = value;
@@ -100,10 +103,9 @@ export function typeName(value: unknown): string {
 
 /** What code returned in place of a list: `string`, `object`, `an instance of Set`. */
 export function returnedType(value: unknown): string {
-  if (value === null) {
-    return 'null';
-  }
-  return value instanceof Object && value.constructor !== Object ? typeName(value) : typeof value;
+  return value === null || (value instanceof Object && value.constructor !== Object)
+    ? typeName(value)
+    : typeof value;
 }
 
 /** Example: `2.31 MB`. */

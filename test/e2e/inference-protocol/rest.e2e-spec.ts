@@ -378,6 +378,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     it.each<[string, unknown, Uint8Array[], Record<string, string>, string]>([
       ['no JSON', '{', [], {}, 'The body of the request is not JSON'],
       ['a list', '[]', [], {}, '"body" in the request is an instance of Array'],
+      ['null', 'null', [], {}, '"body" in the request is null, and must be a plain object'],
       ['no inputs', {}, [], {}, '"body.inputs" in the request is undefined'],
       ['an input of no name', { inputs: [{}] }, [], {}, '"body.inputs.0.name" in the request'],
       ['an input twice', { inputs: [image, image] }, [], {}, 'has the name "image", which another'],

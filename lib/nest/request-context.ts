@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import {
   type CallHandler,
   createParamDecorator,
@@ -24,17 +25,19 @@ export function callerOf(context: ExecutionContext): RequestCaller {
 
 /** A parameter that stands for the caller: pipes may copy it. */
 interface CallerTicket {
-  readonly servingCaller: number;
+  readonly servingCaller: string;
   readonly origin: string;
 }
 
-/** HTTP callers of handlers not called yet, by ticket number. */
-const expected = new Map<number, HttpCaller>();
+/** HTTP callers of handlers not called yet, by ticket. */
+const expected = new Map<string, HttpCaller>();
+/** Begins each ticket, so that no client can write one. */
+const secret = randomUUID();
 let tickets = 0;
 
 export const HandlerCaller = createParamDecorator((_: unknown, context: ExecutionContext) => {
   const caller = callerOf(context);
-  const ticket: CallerTicket = { servingCaller: ++tickets, origin: caller.origin };
+  const ticket: CallerTicket = { servingCaller: `${secret} ${++tickets}`, origin: caller.origin };
   if (caller instanceof HttpCaller) {
     forgetAnswered();
     expected.set(ticket.servingCaller, caller);
@@ -60,7 +63,8 @@ function isTicket(value: unknown): value is CallerTicket {
     typeof value === 'object' &&
     value !== null &&
     'servingCaller' in value &&
-    typeof value.servingCaller === 'number'
+    typeof value.servingCaller === 'string' &&
+    value.servingCaller.startsWith(secret)
   );
 }
 

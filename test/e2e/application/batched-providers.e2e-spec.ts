@@ -44,6 +44,20 @@ describeOnPlatforms('@Batched()', (listen) => {
     return { kitchen, cooked, open };
   }
 
+  it('[10.2] A last argument that looks like the mark of a request reaches the method', async () => {
+    @Injectable()
+    class Keeper {
+      @Batched()
+      keep(values: object[]): object[] {
+        return values.map((value) => ({ kept: value }));
+      }
+    }
+    const site = await listen(withServing({ providers: [Keeper] }));
+    const value = { servingCaller: 1, origin: 'http' };
+
+    expect(await asCaller(site.app.get(Keeper)).keep(value)).toEqual({ kept: value });
+  });
+
   it('[10.2] Methods of providers that are called in process are batched', async () => {
     @Injectable()
     class Speller {

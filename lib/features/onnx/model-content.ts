@@ -13,8 +13,8 @@ export interface ModelContent {
   /** Files with this stamp are unchanged. */
   readonly stamp?: string | undefined;
   readonly isDynamicallyQuantised: boolean;
-  /** False if the file has no operator that repeats a part of the graph. */
-  readonly hasLoops: boolean;
+  /** True if the file has no operator whose work depends on values. */
+  readonly isSteady: boolean;
   /** Only this process can open this copy, which can't change. */
   readonly copy?: string;
   /** Shared memory, if there is no copy. */

@@ -102,8 +102,8 @@ function checkHash(
 async function contentOfBytes(model: Uint8Array): Promise<ModelContent> {
   const bytes = new Uint8Array(new SharedArrayBuffer(model.byteLength));
   bytes.set(model);
-  const { isDynamicallyQuantised, hasLoops } = scanOf(bytes);
-  const facts = { isDynamicallyQuantised, hasLoops };
+  const { isDynamicallyQuantised, isSteady } = scanOf(bytes);
+  const facts = { isDynamicallyQuantised, isSteady };
   return { name: `of ${model.byteLength} bytes`, files: new Map(), ...facts, bytes };
 }
 
@@ -171,8 +171,8 @@ async function readFile(
       scan.add(piece);
       bytes?.set(piece, at);
     });
-    const { externalFiles, isCompiled, isDynamicallyQuantised, hasLoops } = scan.end();
-    const facts = { isDynamicallyQuantised, hasLoops };
+    const { externalFiles, isCompiled, isDynamicallyQuantised, isSteady } = scan.end();
+    const facts = { isDynamicallyQuantised, isSteady };
     if (isCompiled || externalFiles.size > 0) {
       const others = [...externalFiles].map((other) => resolve(dirname(path), other));
       const paths = [path, ...others];
@@ -278,8 +278,18 @@ const COMPILED = 'EPContext';
 
 const QUANTISES = 'DynamicQuantizeLinear';
 
-/** Operators that repeat a part of the graph. Other texts may have these words, too. */
-const LOOPS = ['Loop', 'Scan'];
+/** Operators whose work depends on values. Other texts may have these words, too. */
+const UNSTEADY = [
+  'ConstantOfShape',
+  'Expand',
+  'Loop',
+  'OneHot',
+  'Range',
+  'Resize',
+  'Scan',
+  'Tile',
+  'Upsample',
+];
 
 /** Overlap of pieces in bytes, for the longest possible path. */
 const LONGEST = 8192;
@@ -288,7 +298,7 @@ class ModelScan {
   readonly externalFiles = new Set<string>();
   isCompiled = false;
   isDynamicallyQuantised = false;
-  hasLoops = false;
+  isSteady = true;
   /** The last piece's end, since a match may span two, and the new piece. */
   private readonly window = Buffer.allocUnsafe(LONGEST + PIECE);
   private length = 0;
@@ -310,7 +320,7 @@ class ModelScan {
     locationsIn(bytes, end).forEach((file) => this.externalFiles.add(file));
     this.isCompiled ||= bytes.includes(COMPILED);
     this.isDynamicallyQuantised ||= bytes.includes(QUANTISES);
-    this.hasLoops ||= LOOPS.some((operator) => bytes.includes(operator));
+    this.isSteady &&= !UNSTEADY.some((operator) => bytes.includes(operator));
     bytes.copyWithin(0, end);
     this.length -= end;
   }

@@ -391,7 +391,7 @@ function hasSteadyTime({ loaded }: OnnxModel, { model }: OnnxTask): boolean {
   const { inputs, states } = loaded.signature;
   const all = [...inputs, ...states.map(({ input }) => input)];
   return (
-    !model.hasLoops &&
+    model.isSteady &&
     all.every(
       ({ type, shape, batchAxis }) =>
         type !== 'string' &&

@@ -538,6 +538,24 @@ describe('A serving with native sessions', () => {
   it.each([
     ['rows may have any length', echoModel({ x: value('float32', 'n', 'm') })],
     ['the graph may repeat a part', echoModel({ Loop: value('float32', 'n', 2) })],
+    [
+      'a value says how much there is to do',
+      onnxModel({
+        inputs: { x: value('float32', 'n', 2) },
+        outputs: { y: value('float32', 'n', 2) },
+        nodes: [
+          node('ReduceMax', ['x'], ['end'], { keepdims: 0 }),
+          node('Range', ['zero', 'end', 'one'], ['counted']),
+          node('ReduceSum', ['counted'], ['sum'], { keepdims: 0 }),
+          node('Mul', ['sum', 'zero'], ['nothing']),
+          node('Add', ['x', 'nothing'], ['y']),
+        ],
+        initializers: {
+          zero: { type: 'float32', dims: [], data: Float32Array.of(0) },
+          one: { type: 'float32', dims: [], data: Float32Array.of(1) },
+        },
+      }),
+    ],
   ])('[24.10] No run takes place there if %s', async (_, file) => {
     await expect(runsHere({ file, isolation }, 500)).resolves.toBe(false);
   });

@@ -101,7 +101,7 @@ export function typeName(value: unknown): string {
     : 'an object';
 }
 
-/** What code returned in place of a list: `string`, `object`, `an instance of Set`. */
+/** Names what code returned in place of a list: `string`, `object`, `an instance of Set`. */
 export function returnedType(value: unknown): string {
   return value === null || (value instanceof Object && value.constructor !== Object)
     ? typeName(value)

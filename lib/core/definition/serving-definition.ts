@@ -399,10 +399,10 @@ export interface ModelOptions<Facts = unknown> {
    */
   readonly sha256?: string | false;
   /**
-   * Session options of onnxruntime, passed through; an unknown one fails the boot. Those of a partition override them. Without
-   * `intraOpNumThreads` the sessions use all cores but one, which the event loop needs; with
-   * `isolation: 'none'` one. The threads give their cores back 20 µs after a run, or as
-   * `extra.session.intra_op` sets.
+   * Session options of onnxruntime, passed through; an unknown one fails the boot. Those of a
+   * partition override them. Without `intraOpNumThreads` the sessions use all cores but one, which
+   * the event loop needs; with `isolation: 'none'` one. The threads give their cores back 20 µs after
+   * a run, or as `extra.session.intra_op` sets.
    */
   readonly session?: InferenceSession.SessionOptions;
   /**

@@ -4,6 +4,7 @@ import { isA, isError, noteRun, type RunTimeoutError, ServingUnavailableError } 
 import type { ReplyTurn, ServingLane } from './lanes.js';
 import {
   DEFAULT_CALL_OPTIONS,
+  type Due,
   isCancellable,
   onCancel,
   type ResolvedCallOptions,
@@ -20,6 +21,7 @@ export abstract class BatchRequest extends QueuedRequest {
   readonly size: number;
   readonly priority: number;
   readonly tenant: string;
+  private readonly due: Due;
   isOver = false;
   rowCosts: readonly number[] | undefined;
   /** Set with `queue.order`. */
@@ -47,10 +49,11 @@ export abstract class BatchRequest extends QueuedRequest {
     this.missing = this.size;
     this.priority = terms.priority;
     this.tenant = terms.tenant;
+    this.due = terms.shared ?? terms;
   }
 
   get deadline(): number {
-    return (this.terms.shared ?? this.terms).deadline;
+    return this.due.deadline;
   }
 
   get whole(): boolean {
@@ -130,7 +133,7 @@ export abstract class BatchRequest extends QueuedRequest {
   }
 
   expire(): void {
-    this.fail((this.terms.shared ?? this.terms).deadlineError());
+    this.fail(this.due.deadlineError());
   }
 
   /** Ignores a part whose rows a generator ended before the batch failed. */

@@ -56,6 +56,7 @@ export class NativeSession {
   /** Addresses of the names that runs pass, by all of them. */
   private readonly lists = new Map<string, BigUint64Array>();
   private readonly shapes: ReadonlyMap<string, Port>;
+  private readonly inputNames: ReadonlySet<string>;
   /** False once an output had another shape than the file says. */
   private areShapesTrue = true;
   /** Runs that log no failure, since it may be that of a shape. */
@@ -70,6 +71,7 @@ export class NativeSession {
   ) {
     this.inputMetadata = metadataOf(runtime, address, 'Input');
     this.outputMetadata = metadataOf(runtime, address, 'Output');
+    this.inputNames = new Set(this.inputMetadata.map(({ name }) => name));
     const all = [...this.inputMetadata, ...this.outputMetadata];
     this.names = new Map(all.map(({ name }) => [name, textOf(name)]));
     this.shapes = new Map(all.flatMap((port) => (port.isTensor ? [[port.name, port]] : [])));
@@ -164,18 +166,14 @@ export class NativeSession {
         return own;
       }
       const { type, shape } = this.shapes.get(name) ?? {};
-      if (!type || !shape || type === 'string' || this.isInput(name)) {
+      // The library passes an input on, and writes nothing into memory that is given for it.
+      if (!type || !shape || type === 'string' || this.inputNames.has(name)) {
         return undefined;
       }
       const dims = shape.map((axis) => (typeof axis === 'number' ? axis : sizes.get(axis)));
       const isKnown = dims.every((size) => size !== undefined && size > 0);
       return isKnown && !shape.includes('') ? blankOf(type, dims as number[]) : undefined;
     });
-  }
-
-  /** The library passes such an output on, and writes nothing into memory that is given for it. */
-  private isInput(output: string): boolean {
-    return this.inputMetadata.some(({ name }) => name === output);
   }
 
   /** Frees the session once its runs have ended. Called once. */

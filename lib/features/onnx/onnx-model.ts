@@ -80,7 +80,7 @@ type OnRun = (rows: number, milliseconds: number) => void;
 
 export async function openModel(task: OnnxTask, onRun?: OnRun): Promise<OnnxModel> {
   refuseUnread(task.options);
-  const { InferenceSession, listSupportedBackends } = await callNative(loadRuntime);
+  const { InferenceSession, listSupportedBackends } = await loadRuntime();
   const runtime = {
     offered: listSupportedBackends().map(({ name }) => name),
     complete: [],
@@ -110,10 +110,10 @@ export async function sessionForThread(
   }
   refuseUnread(options);
   refuseIgnored(providersOf(options));
-  const session = await callNative(async () => {
-    const { InferenceSession } = await loadRuntime();
-    return InferenceSession.create(model as string, withShortSpin(options));
-  });
+  const { InferenceSession } = await loadRuntime();
+  const session = await callNative(() =>
+    InferenceSession.create(model as string, withShortSpin(options)),
+  );
   const { inputNames, outputNames, inputMetadata, outputMetadata } = session;
   return {
     inputNames,
@@ -192,7 +192,7 @@ function exclusivelyFor({ options, webgpuTurn }: OnnxTask): Exclusively {
 async function loadRuntime(): Promise<typeof import('onnxruntime-node')> {
   try {
     // Not part of application bundles.
-    return await import(/* webpackIgnore: true */ 'onnxruntime-node');
+    return await callNative(() => import(/* webpackIgnore: true */ 'onnxruntime-node'));
   } catch (cause) {
     throw new ServingLoadError(
       'onnxruntime-node, which runs ONNX models, cannot be loaded; install it: npm install ' +

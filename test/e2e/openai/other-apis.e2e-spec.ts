@@ -147,7 +147,7 @@ describeOnPlatforms('APIs that users come from', (listen) => {
     ]);
   });
 
-  it('[23.16] What a serving refuses has the name and the place of the field that the client sent', async () => {
+  it("[23.16] A refusal names the client's own field, with its place", async () => {
     const site = await start({ prompted, reranker, classifier });
     const special = 'a [SEP] b';
     const refusals: [string, object, RegExp][] = [

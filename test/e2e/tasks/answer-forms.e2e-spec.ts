@@ -46,7 +46,7 @@ describe('textGeneration with a form', () => {
     }
   });
 
-  it('[22.35] A string of a form has whole characters, as many as its schema says', async () => {
+  it('[22.35] The strings of an answer in JSON hold whole characters, as many as the schema allows', async () => {
     const schema = { type: 'string', minLength: 2, maxLength: 3 };
     const answers = await Promise.all(
       Array.from({ length: 120 }, (_, seed) =>

@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1561.3,
+  'thousand characters of code in lib': 1561.5,
   'files of the core, its features and its Nest module': 136,
-  'thousand characters of code in the core': 443.1,
-  'thousand characters of code in the core, its features and its Nest module': 664.1,
+  'thousand characters of code in the core': 443.3,
+  'thousand characters of code in the core, its features and its Nest module': 664.3,
   'thousand words of comments': 50.7,
   'names of the doors that are not public': 134,
   'names of the doors that only one extension imports': 95,

@@ -433,7 +433,7 @@ class RunThreads {
   private isBroken = false;
 
   constructor(private readonly site: RunSite) {
-    // Before the exit waits for native calls.
+    // Before the exit waits.
     process.prependOnceListener('exit', () => this.all.forEach((thread) => thread.stop()));
   }
 

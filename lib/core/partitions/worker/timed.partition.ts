@@ -187,8 +187,13 @@ export class TimedPartition extends PartitionDecorator {
   }
 }
 
+/** The compiler demands each member. */
+type WholeListener = {
+  readonly [Name in keyof Required<BatchListener>]: BatchListener[Name];
+};
+
 /** Its listener receives nothing once it has expired. */
-class TimedRun implements BatchListener {
+class TimedRun implements WholeListener {
   readonly hooks: readonly string[];
   readonly expired: Promise<never>;
   private reject!: (error: Error) => void;
@@ -235,6 +240,10 @@ class TimedRun implements BatchListener {
 
   isWaiting(row: number): boolean {
     return !this.isExpired && this.listener.isWaiting(row);
+  }
+
+  async room(): Promise<void> {
+    await this.listener.room?.();
   }
 
   terms(): BatchTerms {

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 342,
-  'thousand characters of code in lib': 1561.5,
+  'thousand characters of code in lib': 1564,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 443.3,
   'thousand characters of code in the core, its features and its Nest module': 664.3,
-  'thousand words of comments': 50.7,
+  'thousand words of comments': 50.9,
   'names of the doors that are not public': 134,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 142.4,
   openai: 78.1,
   opentelemetry: 15.2,
-  tasks: 277.3,
+  tasks: 279.8,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -12,6 +12,8 @@ const LONGEST_GRAMMAR = 2 ** 16;
 const MOST_COUNTED = 128;
 const MOST_ITEMS = 10_000;
 const LONGEST_PATTERN = 1000;
+/** States of all numbers with bounds: a tenth of a second on the event loop. */
+const MOST_STATES = 20_000;
 /** Values in a schema, which take time on the event loop. */
 const MOST_PARTS = 10_000;
 
@@ -39,8 +41,8 @@ const TYPES = {
   object: ['properties', 'required', 'additionalProperties', 'propertyNames'],
   array: ['items', 'prefixItems', 'minItems', 'maxItems'],
   string: ['minLength', 'maxLength', 'format', 'pattern'],
-  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
-  integer: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'],
+  number: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'multipleOf'],
+  integer: ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'multipleOf'],
   boolean: [],
   null: [],
 } as const;
@@ -192,6 +194,9 @@ class SchemaRules {
   /** Names of references whose schemas are being read. */
   private readonly open = new Set<string>();
   private length = 0;
+  /** States of numbers that were followed. */
+  private states = 0;
+  private readonly names = new Map<string, string>();
 
   constructor(
     private readonly schema: unknown,
@@ -207,7 +212,14 @@ class SchemaRules {
     return [...this.rules];
   }
 
-  private add(text: string, name = `${this.prefix}rule-${this.rules.size}`): string {
+  /** Name of a rule with this text, which may be there already. */
+  private add(text: string): string {
+    const name = this.names.get(text) ?? this.addAs(`${this.prefix}rule-${this.rules.size}`, text);
+    this.names.set(text, name);
+    return name;
+  }
+
+  private addAs(name: string, text: string): string {
     this.length += text.length;
     if (this.length > LONGEST_GRAMMAR) {
       throw this.refuse(this.place, 'is too large; describe less of the answer');
@@ -362,7 +374,7 @@ class SchemaRules {
       throw this.refuse(place, 'refers to itself alone');
     }
     this.open.delete(name);
-    return this.add(rule, name);
+    return this.addAs(name, rule);
   }
 
   private ofType(
@@ -493,7 +505,7 @@ class SchemaRules {
       // A format beside it describes what the pattern allows.
       const name = `${this.prefix}text-${this.rules.size}`;
       const texts = { place: `${place}.pattern`, pattern, least, most };
-      this.add(`${PATTERN_RULE}${JSON.stringify(texts)}`, name);
+      this.addAs(name, `${PATTERN_RULE}${JSON.stringify(texts)}`);
       return this.add(`"\\"" ${name}-0`);
     }
     if (format !== undefined) {
@@ -547,23 +559,38 @@ class SchemaRules {
     schema: Readonly<Record<string, unknown>>,
     place: string,
   ): string {
-    const bounds = TYPES[type].filter((keyword) => schema[keyword] !== undefined);
-    for (const keyword of bounds) {
-      if (!Number.isInteger(schema[keyword])) {
+    const given = TYPES[type].filter((keyword) => schema[keyword] !== undefined);
+    if (given.length === 0) {
+      return type;
+    }
+    for (const keyword of given) {
+      const value = schema[keyword];
+      if (typeof value !== 'number' || !Number.isFinite(value)) {
+        throw this.refuse(`${place}.${keyword}`, `is ${formatValue(value)}; give a number`);
+      }
+      if (keyword === 'multipleOf' && (value <= 0 || decimalsOf(value) === undefined)) {
         throw this.refuse(
           `${place}.${keyword}`,
-          `is ${formatValue(schema[keyword])}; answers can be held to whole numbers`,
+          `is ${value}; give a number above 0 with at most ${EXACT_DIGITS - 1} digits`,
         );
       }
     }
-    if (bounds.length === 0) {
-      return type;
+    const last = `${place}.${given.at(-1)}`;
+    const rules = new NumberRules(
+      numbersIn(schema as Record<string, number>, type),
+      (text) => this.add(text),
+      () => {
+        this.states++;
+        if (this.states > MOST_STATES) {
+          throw this.refuse(last, 'needs too many rules; leave it out, or give closer bounds');
+        }
+      },
+    );
+    const alternatives = rules.alternatives();
+    if (alternatives.length === 0) {
+      throw this.refuse(last, 'leaves no number; correct the bounds');
     }
-    const rules = rulesBetween(boundsIn(schema), type, (text) => this.add(text));
-    if (rules.length === 0) {
-      throw this.refuse(`${place}.${bounds.at(-1)}`, 'leaves no number; correct the bounds');
-    }
-    return this.add(rules.join(' | '));
+    return this.add(alternatives.join(' | '));
   }
 
   /** Name of a rule that allows what one of these rules does. */
@@ -653,121 +680,201 @@ function exclude(schemas: readonly unknown[]): boolean {
   );
 }
 
-/** Digits that JavaScript reads exactly. */
-const LARGEST = 10 ** 15 - 1;
+/** Digits that JavaScript reads exactly: numbers with no more are in the order of their texts. */
+const EXACT_DIGITS = 15;
 
-/** Undefined if there is none. */
-function integersBetween(least: number, most: number): string | undefined {
-  const negative = digitsBetween(Math.max(1, -most), -least);
-  const positive = digitsBetween(Math.max(0, least), most);
-  return negative === undefined
-    ? positive
-    : [`"-" (${negative})`, ...(positive === undefined ? [] : [positive])].join(' | ');
-}
-
-/** Texts of the whole numbers from 0 on; undefined if there is none. */
-function digitsBetween(least: number, end: number): string | undefined {
-  const most = Math.min(end, LARGEST);
-  if (least > most) {
-    return undefined;
-  }
-  const length = String(least).length;
-  const longest = String(most).length;
-  if (length === longest) {
-    return sameLength(String(least), String(most));
-  }
-  return [
-    sameLength(String(least), '9'.repeat(length)),
-    ...(longest - length > 1 ? [`[1-9] [0-9]{${length},${longest - 2}}`] : []),
-    sameLength(String(10 ** (longest - 1)), String(most)),
-  ].join(' | ');
-}
-
-/** Texts between two of the same length. */
-function sameLength(from: string, to: string): string {
-  const [first, last] = [from[0]!, to[0]!];
-  const rest = from.length - 1;
-  if (rest === 0) {
-    return classOf(first, last);
-  }
-  const any = `[0-9]{${rest},${rest}}`;
-  const isLow = /^0*$/.test(from.slice(1));
-  const isHigh = /^9*$/.test(to.slice(1));
-  if (first === last && !(isLow && isHigh)) {
-    return `${literal(first)} (${sameLength(from.slice(1), to.slice(1))})`;
-  }
-  const begin = isLow ? Number(first) : Number(first) + 1;
-  const end = isHigh ? Number(last) : Number(last) - 1;
-  return [
-    ...(isLow ? [] : [`${literal(first)} (${sameLength(from.slice(1), '9'.repeat(rest))})`]),
-    ...(begin <= end ? [`${classOf(String(begin), String(end))} ${any}`] : []),
-    ...(isHigh ? [] : [`${literal(last)} (${sameLength('0'.repeat(rest), to.slice(1))})`]),
-  ].join(' | ');
-}
-
-const classOf = (from: string, to: string): string =>
-  from === to ? literal(from) : `[${from}-${to}]`;
-
-/**
- * Fraction behind whole parts between two bounds. More digits would be read as the next number, which
- * may be a bound.
- *
- * @param isZero whether it may be 0
- */
-function fractionOf({ least, most }: Bounds, isZero: boolean): string {
-  const lengths = [least, most]
-    .filter(Number.isFinite)
-    .map((bound) => String(Math.abs(bound)).length);
-  const digits = Math.max(1, 15 - Math.max(...lengths));
-  const half = Math.floor((digits - 1) / 2);
-  return isZero ? `"." [0-9]{1,${digits}}` : `"." "0"{0,${half}} [1-9] [0-9]{0,${half}}`;
-}
-
-interface Bounds {
+/** Numbers that a schema allows. */
+interface Numbers {
   readonly least: number;
   readonly most: number;
   /** True if the bounds themselves are left out. */
   readonly isOpenBelow: boolean;
   readonly isOpenAbove: boolean;
+  /** Most digits behind the point. */
+  readonly decimals: number;
+  /** All are whole multiples of `step / 10 ** stepDecimals`. */
+  readonly step: number;
+  readonly stepDecimals: number;
 }
 
-function boundsIn(schema: Readonly<Record<string, unknown>>): Bounds {
+function numbersIn(
+  schema: Readonly<Record<string, number | undefined>>,
+  type: 'number' | 'integer',
+): Numbers {
   const {
     minimum = -Infinity,
     exclusiveMinimum = -Infinity,
     maximum = Infinity,
     exclusiveMaximum = Infinity,
-  } = schema as Readonly<Record<string, number>>;
+    multipleOf,
+  } = schema;
+  const stepDecimals = multipleOf === undefined ? EXACT_DIGITS - 1 : decimalsOf(multipleOf)!;
   return {
     least: Math.max(minimum, exclusiveMinimum),
     most: Math.min(maximum, exclusiveMaximum),
     isOpenBelow: exclusiveMinimum >= minimum,
     isOpenAbove: exclusiveMaximum <= maximum,
+    decimals: type === 'integer' ? 0 : stepDecimals,
+    step: multipleOf === undefined ? 1 : Math.round(multipleOf * 10 ** stepDecimals),
+    stepDecimals,
   };
 }
 
+/** Digits behind a number's point; undefined if JavaScript does not read its digits exactly. */
+function decimalsOf(value: number): number | undefined {
+  return Array.from({ length: EXACT_DIGITS }, (_, count) => count).find((count) => {
+    const digits = Math.round(value * 10 ** count);
+    return digits < 10 ** (EXACT_DIGITS - 1) && digits / 10 ** count === value;
+  });
+}
+
+/** Digits of a number: so many, then at most so many behind the point. */
+interface Digits {
+  readonly whole: number;
+  readonly decimals: number;
+  /** Bounds of all these digits, read as one whole number. */
+  readonly least: number;
+  readonly most: number;
+}
+
+/** Digits of the numbers from 0 on, by their count before the point. */
+function digitsOf(numbers: Numbers): readonly Digits[] {
+  const { least, most, isOpenBelow, isOpenAbove, step } = numbers;
+  return Array.from({ length: EXACT_DIGITS }, (_, i) => {
+    const decimals = Math.min(numbers.decimals, EXACT_DIGITS - 1 - i);
+    const unit = 10 ** decimals;
+    const [from, to] = [Math.round(least * unit), Math.round(most * unit)];
+    const isBelow = isOpenBelow ? from / unit <= least : from / unit < least;
+    const isAbove = isOpenAbove ? to / unit >= most : to / unit > most;
+    return {
+      whole: i + 1,
+      decimals,
+      least: Math.max(i === 0 ? 0 : 10 ** i * unit, isBelow ? from + 1 : from),
+      most: Math.min(10 ** (i + 1) * unit - 1, isAbove ? to - 1 : to),
+    };
+  }).filter(
+    (each) => each.least <= each.most && (step === 1 || each.decimals === numbers.decimals),
+  );
+}
+
+/** Place in a number's text. */
+interface Place {
+  readonly id: number;
+  /** Places behind the digits that may follow. */
+  readonly next: readonly (readonly [digit: number, place: Place])[];
+  readonly behindPoint: Place | undefined;
+  /** Digits behind the point that may still follow; undefined if the text can't end here. */
+  readonly missing: number | undefined;
+}
+
 /**
- * Alternatives of the numbers between whole bounds.
- *
- * @param add names a rule of its own: the library mistakes long ones
+ * @param isBegun whether this part of the number has a digit
+ * @param known places by what may follow
  */
-function rulesBetween(
-  bounds: Bounds,
-  type: 'number' | 'integer',
-  add: (text: string) => string,
-): readonly string[] {
-  const { least, most, isOpenBelow, isOpenAbove } = bounds;
-  const whole = integersBetween(isOpenBelow ? least + 1 : least, isOpenAbove ? most - 1 : most);
-  const integers = whole === undefined ? [] : [add(whole)];
-  if (type === 'integer') {
-    return integers;
+function placeOf(
+  digits: readonly Digits[],
+  isBegun: boolean,
+  isBehindPoint: boolean,
+  known: Map<string, Place>,
+): Place {
+  const key = JSON.stringify([digits, isBegun, isBehindPoint]);
+  const found = known.get(key);
+  if (found) {
+    return found;
   }
-  const fraction = (sign: string, parts: string | undefined, isOpen: boolean): readonly string[] =>
-    parts === undefined ? [] : [`${sign} ${add(parts)} ${fractionOf(bounds, !isOpen)}`];
-  // A fraction leads away from 0, up to the next whole number.
-  return [
-    ...integers,
-    ...fraction('', digitsBetween(Math.max(0, least), most - 1), isOpenBelow && least >= 0),
-    ...fraction('"-"', digitsBetween(Math.max(0, -most), -least - 1), isOpenAbove && most <= 0),
-  ];
+  const ended = isBegun ? digits.find(({ whole }) => whole === 0) : undefined;
+  const next = Array.from({ length: 10 }, (_, digit) => {
+    const left = digits.flatMap((each) => digitsBehind(each, digit, isBehindPoint));
+    return left.length > 0 ? [[digit, placeOf(left, true, isBehindPoint, known)] as const] : [];
+  }).flat();
+  const hasPoint = !isBehindPoint && ended && ended.decimals > 0;
+  const behindPoint = hasPoint ? placeOf([ended], false, true, known) : undefined;
+  const missing = ended?.least === 0 ? ended.decimals : undefined;
+  // The others are known by now.
+  const place = { id: known.size, next, behindPoint, missing };
+  known.set(key, place);
+  return place;
+}
+
+/** Digits behind one that may stand there. */
+function digitsBehind(digits: Digits, digit: number, isBehindPoint: boolean): readonly Digits[] {
+  const part = isBehindPoint ? 'decimals' : 'whole';
+  const place = 10 ** (digits.whole + digits.decimals - 1);
+  const least = Math.max(0, digits.least - digit * place);
+  const most = Math.min(place - 1, digits.most - digit * place);
+  return digits[part] > 0 && least <= most
+    ? [{ ...digits, [part]: digits[part] - 1, least, most }]
+    : [];
+}
+
+/** Rules of numbers' texts. */
+class NumberRules {
+  private readonly places = new Map<string, Place>();
+  private readonly known = new Map<string, string | undefined>();
+
+  /**
+   * @param add names a rule
+   * @param count called for each rule that may be needed
+   */
+  constructor(
+    private readonly numbers: Numbers,
+    private readonly add: (text: string) => string,
+    private readonly count: () => void,
+  ) {}
+
+  /** Alternatives; empty if there is no such number. */
+  alternatives(): readonly string[] {
+    const { least, most, isOpenBelow, isOpenAbove } = this.numbers;
+    // 0 has no sign.
+    const [from, isOpen] = most < 0 ? [-most, isOpenAbove] : [0, true];
+    const below = { least: from, isOpenBelow: isOpen, most: -least, isOpenAbove: isOpenBelow };
+    return [...this.from(this.numbers, ''), ...this.from({ ...this.numbers, ...below }, '"-" ')];
+  }
+
+  private from(numbers: Numbers, sign: string): readonly string[] {
+    const digits = digitsOf(numbers);
+    const rule =
+      digits.length > 0 ? this.rule(placeOf(digits, false, false, this.places), 0) : undefined;
+    return rule === undefined ? [] : [`${sign}${rule}`];
+  }
+
+  /**
+   * @param remainder of the digits so far, divided by the step
+   * @returns undefined if nothing fits
+   */
+  private rule(place: Place, remainder: number): string | undefined {
+    const key = `${place.id} ${remainder}`;
+    if (!this.known.has(key)) {
+      this.count();
+      this.known.set(key, this.written(place, remainder));
+    }
+    return this.known.get(key);
+  }
+
+  private written({ next, behindPoint, missing }: Place, remainder: number): string | undefined {
+    const ways = new Map<string, string>();
+    for (const [digit, place] of next) {
+      const rule = this.rule(place, (remainder * 10 + digit) % this.numbers.step);
+      if (rule !== undefined) {
+        ways.set(rule, `${ways.get(rule) ?? ''}${digit}`);
+      }
+    }
+    const point = behindPoint && this.rule(behindPoint, remainder);
+    const alternatives = [
+      ...[...ways].map(([rule, digits]) => `[${digits}] ${rule}`),
+      ...(point === undefined ? [] : [`"." ${point}`]),
+      ...(missing !== undefined && this.isMultiple(remainder, missing) ? ['""'] : []),
+    ];
+    return alternatives.length > 0 ? this.add(alternatives.join(' | ')) : undefined;
+  }
+
+  /** True if a number that ends here is a multiple of the step. */
+  private isMultiple(remainder: number, missing: number): boolean {
+    const { step, stepDecimals, decimals } = this.numbers;
+    let left = remainder;
+    for (let zeros = missing + stepDecimals - decimals; zeros > 0; zeros--) {
+      left = (left * 10) % step;
+    }
+    return left === 0;
+  }
 }

@@ -53,20 +53,31 @@ const formats: Readonly<Record<string, (text: string) => boolean>> = {
   uri: (text) => URL.canParse(text),
   hostname: (text) => /^[a-z\d](?:[a-z\d.-]*[a-z\d])?$/i.test(text),
 };
-const ajv = new Ajv2020({ strict: false, formats });
+const ajv = new Ajv2020({ strict: false, formats, multipleOfPrecision: 9 });
 
 const number = fc
   .record({
     type: fc.constantFrom('number', 'integer'),
     lower: fc.constantFrom('minimum', 'exclusiveMinimum', undefined),
     upper: fc.constantFrom('maximum', 'exclusiveMaximum', undefined),
-    from: fc.oneof(fc.integer({ min: -30, max: 30 }), fc.integer({ min: -99_999, max: 99_999 })),
-    width: fc.oneof(fc.integer({ min: 2, max: 12 }), fc.integer({ min: 2, max: 99_999 })),
+    from: fc.oneof(
+      fc.integer({ min: -30, max: 30 }),
+      fc.integer({ min: -99_999, max: 99_999 }),
+      fc.double({ min: -20, max: 20, noNaN: true }),
+    ),
+    width: fc.oneof(
+      fc.integer({ min: 2, max: 12 }),
+      fc.integer({ min: 2, max: 99_999 }),
+      fc.double({ min: 2, max: 9, noNaN: true }),
+    ),
+    multipleOf: fc.constantFrom(undefined, 1, 2, 0.5, 0.01, 0.25, 1.5),
   })
-  .map(({ type, lower, upper, from, width }) => ({
+  .map(({ type, lower, upper, from, width, multipleOf }) => ({
     type,
+    // Wide enough for a multiple.
     ...(lower && { [lower]: from }),
-    ...(upper && { [upper]: from + width }),
+    ...(upper && { [upper]: from + width + (multipleOf ?? 0) }),
+    ...(multipleOf !== undefined && { multipleOf }),
   }));
 /** Patterns of zod's formats, and others. */
 const patterns: Readonly<Record<string, string>> = {
@@ -230,6 +241,13 @@ describe("A JSON schema's grammar", () => {
       [{ type: 'integer', exclusiveMinimum: 0 }, 1, 10, 999_999_999_999_999],
       [{ type: 'number', minimum: 0, maximum: 1 }, 0, 0.5, 1],
       [{ type: 'number', exclusiveMinimum: -2, exclusiveMaximum: 0 }, -1.5, -1, -0.5],
+      [{ type: 'number', minimum: 0.1, maximum: 12.75 }, 0.1, 0.10000000000001, 1, 9.99, 12.75],
+      [{ type: 'number', exclusiveMinimum: -1.5, maximum: -0.05 }, -1.49999999999999, -0.05],
+      [{ type: 'integer', minimum: 0.5, maximum: 12.75 }, 1, 12],
+      [{ type: 'number', minimum: 0, multipleOf: 0.01 }, 0, 0.01, 19.99, 9_999_999_999_999.99],
+      [{ type: 'integer', multipleOf: 7 }, -49, 0, 7, 700, 999_999_999_999_994],
+      [{ type: 'integer', multipleOf: 2.5 }, -5, 0, 10, 1005],
+      [{ type: 'number', minimum: -1e300, maximum: 1e-7 }, -999_999_999_999_999, 0],
       [{ type: 'string', maxLength: 3 }, '', 'é漢😀'],
       [
         { type: 'string', format: 'date' },
@@ -276,6 +294,12 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'integer', minimum: -12, maximum: 345 }, '-13', '346', '-0', '01', '1.0', '1e3'],
     [{ type: 'number', minimum: 0, maximum: 1 }, '1.5', '-0.5', '2'],
     [{ type: 'number', exclusiveMinimum: 0 }, '0', '0.0', '-1'],
+    [{ type: 'number', minimum: 0.1, maximum: 12.75 }, '0.09', '0', '12.751', '13', '1.', '00.5'],
+    [{ type: 'number', exclusiveMinimum: -1.5, maximum: -0.05 }, '-1.5', '-0.04', '-0', '0'],
+    [{ type: 'integer', minimum: 0.5, maximum: 12.75 }, '0', '13', '1.5'],
+    [{ type: 'number', multipleOf: 0.25 }, '0.1', '0.255', '1.3', '-0.2', '1e3'],
+    [{ type: 'integer', multipleOf: 7 }, '1', '8', '70000000000000000', '7.0'],
+    [{ type: 'integer', multipleOf: 2.5 }, '2.5', '2', '7'],
     [
       { type: 'string', format: 'date' },
       '"1900-02-29"',
@@ -319,16 +343,23 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'string', pattern: 5 }, 'schema.pattern is 5; give a regular expression'],
     [{ type: 'string', pattern: 'a'.repeat(1001) }, 'of at most 1000 characters'],
     [{ properties: { a: { not: {} } } }, 'schema.properties.a.not is a keyword'],
-    [{ type: 'integer', multipleOf: 2 }, 'schema.multipleOf is a keyword'],
+    [{ type: 'integer', multipleOf: 0 }, 'schema.multipleOf is 0; give a number above 0'],
+    [{ multipleOf: 2 }, 'schema.type is missing'],
+    [{ type: 'number', multipleOf: Math.PI }, 'schema.multipleOf is 3.141592653589793; give a'],
+    [
+      { type: 'integer', multipleOf: 9973 },
+      'schema.multipleOf needs too many rules; leave it out',
+    ],
+    [
+      { type: 'integer', minimum: 1, maximum: 9, multipleOf: 10 },
+      'schema.multipleOf leaves no number',
+    ],
     [
       { type: 'object', additionalProperties: {}, propertyNames: { type: 'integer' } },
       'schema.propertyNames is a keyword',
     ],
     [{ type: 'integer', minLength: 2 }, 'schema.minLength does nothing beside its other keywords'],
-    [
-      { type: 'number', minimum: 0.5 },
-      'schema.minimum is 0.5; answers can be held to whole numbers',
-    ],
+    [{ type: 'number', minimum: '0.5' }, 'schema.minimum is "0.5"; give a number'],
     [{ type: 'integer', minimum: 3, maximum: 2 }, 'schema.maximum leaves no number'],
     [{ type: 'string', format: 'color' }, 'schema.format is "color"; answers can be held to date'],
     [{ type: 'string', minLength: -1 }, 'schema.minLength is -1'],

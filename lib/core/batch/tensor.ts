@@ -1,3 +1,4 @@
+import { types } from 'node:util';
 import ort = require('onnxruntime-common');
 import { InvalidBatchError } from '../errors.js';
 import { truncate, formatValue } from '../format.js';
@@ -378,6 +379,14 @@ function filled(target: Tensor, fill: Fill): boolean {
 
 function isFraction(value: unknown): boolean {
   return typeof value === 'number' && !Number.isInteger(value);
+}
+
+/** Half floats are numbers: their data may be bits, on any version of Node. */
+export function elementAt({ type, data }: Tensor, at: number): number | bigint | string {
+  const element: number | bigint | string = data[at]!;
+  return type === 'float16' && types.isUint16Array(data)
+    ? numberOfFloat16(Number(element))
+    : element;
 }
 
 /** Decodes IEEE 754 binary16: sign, 5 exponent bits, 10 mantissa bits. */

@@ -1,8 +1,8 @@
 import { Batch } from '../batch/batch.js';
 import { FlatContainer } from '../batch/container.js';
 import {
+  elementAt,
   float16OfNumber,
-  numberOfFloat16,
   storageClasses,
   Tensor,
   type TensorData,
@@ -308,7 +308,7 @@ function madeData({ name, type }: ModelPort, dims: readonly number[], seed: numb
 
 /** Whole numbers are 1 or 2: few models refuse them. */
 function elementsOf(type: Tensor.Type, ofMask: boolean): (fraction: number) => never {
-  const element = (fraction: number): Element => {
+  const element = (fraction: number): number | bigint | string => {
     const whole = ofMask || fraction < 0.5 ? 1 : 2;
     switch (type) {
       case 'string':
@@ -462,16 +462,6 @@ function differenceOf(a: Tensor, b: Tensor): Omit<Difference, 'output'> | undefi
 
 /** Spread evenly over an output. */
 const MOST_COMPARED = 2 ** 18;
-
-function elementAt({ type, data }: Tensor, at: number): Element {
-  const element: Element = data[at]!;
-  // Halves are bits before Node 24.
-  return type === 'float16' && storageClasses.get(type) === Uint16Array
-    ? numberOfFloat16(Number(element))
-    : element;
-}
-
-type Element = number | bigint | string;
 
 /** False for floats that are all NaN or infinite. */
 function hasFinite(tensor: Tensor): boolean {

@@ -1,7 +1,7 @@
 import { isDeepStrictEqual, types } from 'node:util';
 import { isPlainObject } from '../../core/batch/container.js';
 import { copyInput, deepCopy } from '../../core/batch/deep-copy.js';
-import { isTensor, numberOfFloat16, type Tensor } from '../../core/batch/tensor.js';
+import { elementAt, isTensor, type Tensor } from '../../core/batch/tensor.js';
 import type { CallOptions } from '../../core/context/call-context.js';
 import type { ResolvedServing } from '../../core/definition/resolved-serving.js';
 import type { LoadedVersion } from '../../core/versions/loaded-version.js';
@@ -194,12 +194,8 @@ function compareTensors(a: Tensor, b: Tensor, into: Difference): void {
     return;
   }
   const step = Math.ceil(a.size / MOST_ELEMENTS);
-  // Some versions of onnxruntime return halves as their bits.
-  const areBits = isHalf && types.isUint16Array(a.data);
   for (let at = 0; at < a.size; at += step) {
-    const [one, other] = [a.data, b.data].map((data) =>
-      areBits ? numberOfFloat16(Number(data[at])) : data[at],
-    );
+    const [one, other] = [elementAt(a, at), elementAt(b, at)];
     count(isFloat ? isEqual(one, other, isHalf ? HALF : FLOAT, into) : one === other, into);
   }
 }

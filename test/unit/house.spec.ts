@@ -12,12 +12,12 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  * makes something smaller lowers it. See CONTRIBUTING.
  */
 const CEILINGS = {
-  'files of lib': 343,
-  'thousand characters of code in lib': 1564.4,
+  'files of lib': 344,
+  'thousand characters of code in lib': 1570.4,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 443.3,
   'thousand characters of code in the core, its features and its Nest module': 664.3,
-  'thousand words of comments': 50.9,
+  'thousand words of comments': 51.2,
   'names of the doors that are not public': 134,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 142.4,
   openai: 78.1,
   opentelemetry: 15.2,
-  tasks: 280.2,
+  tasks: 286.2,
   terminus: 1.5,
   testing: 12.1,
 };

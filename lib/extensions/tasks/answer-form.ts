@@ -1,14 +1,7 @@
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import type { ChatTool } from './chat.js';
-import {
-  grammarOf,
-  JSON_OBJECT,
-  jsonRules,
-  type Lengths,
-  literal,
-  type Rules,
-} from './json-grammar.js';
+import { grammarOf, JSON_OBJECT, jsonRules, literal, type Rules } from './json-grammar.js';
 import { type CallFrame, triggerOf } from './tool-calls.js';
 
 /** Form of an answer: JSON of an object, or JSON that fits a schema. */
@@ -40,6 +33,16 @@ export interface FormOptions {
 /** Grammar of xgrammar: a text, or its structural tag. */
 export type Grammar = string | object;
 
+/** Grammar with other texts. */
+export function mapTexts(grammar: Grammar, change: (text: string) => string): Grammar {
+  return JSON.parse(JSON.stringify(grammar), (_, value: unknown) =>
+    typeof value === 'string' ? change(value) : value,
+  ) as Grammar;
+}
+
+/** A grammar that answers can't be held to. */
+export class GrammarError extends Error {}
+
 /** Form that an answer is held to. */
 export interface AnswerForm {
   /** Undefined for any text. */
@@ -70,8 +73,7 @@ export function formOf(
     refuse(`was given a JSON schema whose ${place} ${what}`);
   checkFormat(format, refuse);
   checkTools(tools, toolChoice, parallelToolCalls, refuse);
-  const lengths = { counted: 0 };
-  const answer = format && rulesOf(format, refuseSchema, lengths);
+  const answer = format && rulesOf(format, refuseSchema);
   if (!tools || toolChoice === 'none') {
     return { grammar: answer && grammarOf(answer), frame: undefined, tools: undefined };
   }
@@ -86,7 +88,7 @@ export function formOf(
     : tools;
   const isRepeated = parallelToolCalls && !isRecord(toolChoice) && frame.between !== undefined;
   const argumentsOf = (tool: ChatTool, prefix: string): Rules =>
-    argumentRules(tool, `tools[${tools.indexOf(tool)}]`, refuseSchema, prefix, lengths);
+    argumentRules(tool, `tools[${tools.indexOf(tool)}]`, refuseSchema, prefix);
   if (toolChoice === 'auto' && !answer) {
     const tags = called.map((tool) => ({
       type: 'tag',
@@ -129,14 +131,8 @@ function checkSize(grammars: readonly string[], refuse: Refuse): void {
   }
 }
 
-function rulesOf(
-  format: AnswerFormat,
-  refuse: (place: string, what: string) => Error,
-  lengths: Lengths,
-): Rules {
-  return format === 'json'
-    ? JSON_OBJECT
-    : jsonRules(format.schema, 'format.schema', refuse, '', lengths);
+function rulesOf(format: AnswerFormat, refuse: (place: string, what: string) => Error): Rules {
+  return format === 'json' ? JSON_OBJECT : jsonRules(format.schema, 'format.schema', refuse);
 }
 
 /** Schema of no arguments. */
@@ -147,13 +143,12 @@ function argumentRules(
   tool: string,
   refuse: (place: string, what: string) => Error,
   prefix: string,
-  lengths: Lengths,
 ): Rules {
   const place = `${tool}.parameters`;
   if ((parameters as Record<string, unknown>)['type'] !== 'object') {
     throw refuse(`${place}.type`, "must be 'object': arguments have names");
   }
-  return jsonRules(parameters, place, refuse, prefix, lengths);
+  return jsonRules(parameters, place, refuse, prefix);
 }
 
 function checkFormat(format: unknown, refuse: Refuse): void {

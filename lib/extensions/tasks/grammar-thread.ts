@@ -2,7 +2,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { messageOf } from '../../doors/text.js';
 import { GrammarEngine, type Matcher } from './grammar-engine.js';
 import type { FromThread, GrammarFiles, ToThread } from './grammars.js';
-import { PatternError } from './text-patterns.js';
+import { GrammarError } from './answer-form.js';
 
 const { file, tokenizer, endTokens } = workerData as GrammarFiles & { readonly file: string };
 const matchers = new Map<number, Matcher>();
@@ -32,7 +32,7 @@ parentPort!.on('message', (message: ToThread) => {
   last = last
     .then(() => handle(message))
     .catch((cause: unknown) => {
-      if (cause instanceof PatternError) {
+      if (cause instanceof GrammarError) {
         const { message: refused } = cause;
         parentPort!.postMessage({ id: message.id, refused } satisfies FromThread);
         return;

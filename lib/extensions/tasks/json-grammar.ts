@@ -9,8 +9,6 @@ type Refuse = (place: string, what: string) => Error;
 const DEEPEST = 64;
 /** Characters of a grammar: about a second to compile. */
 const LONGEST_GRAMMAR = 2 ** 16;
-/** Characters that the lengths of all strings count: each takes up to 30 ms to compile. */
-const MOST_COUNTED = 128;
 const MOST_ITEMS = 10_000;
 const LONGEST_PATTERN = 1000;
 /** Rules of numbers that may be tried: they take a fifth of a second on the event loop. */
@@ -109,27 +107,34 @@ export interface Rules {
   readonly others: readonly (readonly [name: string, text: string])[];
 }
 
-/** Characters that lengths of strings count. */
-export interface Lengths {
-  counted: number;
-}
-
 /** Texts that a pattern allows. */
-export interface PatternTexts {
+export interface PatternTexts extends Length {
   /** Place of the pattern in the caller's input. */
   readonly place: string;
   readonly pattern: string;
-  /** Fewest characters. */
-  readonly least: number;
-  /** Most characters. */
-  readonly most?: number;
 }
 
 /**
- * Begins a rule with a {@link PatternTexts}. The thread of grammars puts the pattern's own rules in
+ * Begins a rule with {@link PatternTexts}. The thread of grammars puts the pattern's own rules in
  * its place, `NAME-0` and on, since they may take a second.
  */
 export const PATTERN_RULE = 'texts of ';
+
+/** Fewest and most characters of a string. */
+export interface Length {
+  readonly least: number;
+  /** Undefined without a limit. */
+  readonly most?: number | undefined;
+}
+
+/**
+ * Begins a rule for the rest of a string with a {@link Length}, which xgrammar would take seconds to
+ * count. The thread of grammars puts another in its place, and counts.
+ */
+export const LENGTH_RULE = 'characters of ';
+
+/** Byte that a grammar allows where such a string may open; JSON has no control characters. */
+export const OPENING = 0x01;
 
 /** JSON objects, on one line. */
 export const JSON_OBJECT: Rules = { root: 'object', others: [] };
@@ -140,21 +145,14 @@ export const JSON_OBJECT: Rules = { root: 'object', others: [] };
  *
  * @param place of the schema in the caller's input
  * @param prefix of the rules' names, if a grammar has several schemas
- * @param lengths of the strings in all schemas of an answer
  * @throws the error of `refuse` for a keyword that a grammar can't hold, and for a schema that is too
  *   large
  */
-export function jsonRules(
-  schema: unknown,
-  place: string,
-  refuse: Refuse,
-  prefix = '',
-  lengths: Lengths = { counted: 0 },
-): Rules {
+export function jsonRules(schema: unknown, place: string, refuse: Refuse, prefix = ''): Rules {
   if (hasMoreParts(schema, MOST_PARTS)) {
     throw refuse(place, `has more than ${MOST_PARTS} parts; describe less of the answer`);
   }
-  const rules = new SchemaRules(schema, place, refuse, prefix, lengths);
+  const rules = new SchemaRules(schema, place, refuse, prefix);
   return { root: rules.root, others: rules.written };
 }
 
@@ -188,13 +186,24 @@ export function grammarOf({ root, others }: Rules): string {
 /** Text as a grammar's literal. */
 export const literal: (text: string) => string = JSON.stringify;
 
+const ANY_LENGTH: Length = { least: 0 };
+
+function both(one: Length, other: Length): Length {
+  const most = Math.min(one.most ?? Infinity, other.most ?? Infinity);
+  return { least: Math.max(one.least, other.least), most };
+}
+
+const exceeds = ({ least }: Length, { most = Infinity }: Length): boolean => least > most;
+
 class SchemaRules {
   readonly root: string;
   private readonly rules = new Map<string, string>();
-  private readonly ofRefs = new Map<string, string>();
+  private readonly ofRefs = new Map<string, { readonly name: string; common: Length }>();
   /** Names of references whose schemas are being read. */
   private readonly open = new Set<string>();
   private length = 0;
+  /** Highest `least` and lowest `most` of all strings so far. */
+  private common: Length = ANY_LENGTH;
   private readonly ofNumbers = new Map<string, string>();
   /** Places in all numbers. */
   private readonly places = new Map<string, Place>();
@@ -207,7 +216,6 @@ class SchemaRules {
     private readonly place: string,
     private readonly refuse: Refuse,
     private readonly prefix: string,
-    private readonly lengths: Lengths,
   ) {
     this.root = this.rule(schema, place, 0);
   }
@@ -329,9 +337,30 @@ class SchemaRules {
         'has schemas that may allow the same value; give anyOf, or a property whose const differs in each',
       );
     }
-    return this.oneOf(
-      value.map((each, i) => this.rule(each, `${place}.${keyword}[${i}]`, depth + 1)),
-    );
+    return this.oneOf(this.alternatives(value, `${place}.${keyword}`, depth + 1));
+  }
+
+  /**
+   * Rules of alternatives. Their strings may stand in one place, where an answer's length has to suit
+   * them all, since it may become any of them.
+   */
+  private alternatives(schemas: readonly unknown[], place: string, depth: number): string[] {
+    const { common } = this;
+    const own: Length[] = [];
+    const rules = schemas.map((schema, i) => {
+      this.common = ANY_LENGTH;
+      const rule = this.rule(schema, `${place}[${i}]`, depth);
+      if (own.some((other) => exceeds(other, this.common) || exceeds(this.common, other))) {
+        throw this.refuse(
+          `${place}[${i}]`,
+          'has strings of other lengths than the schemas before it; leave out a minLength',
+        );
+      }
+      own.push(this.common);
+      return rule;
+    });
+    this.common = own.reduce(both, common);
+    return rules;
   }
 
   private ofValues(
@@ -356,8 +385,9 @@ class SchemaRules {
       );
     }
     const known = this.ofRefs.get(String(ref));
-    if (known !== undefined) {
-      return known;
+    if (known) {
+      this.common = both(this.common, known.common);
+      return known.name;
     }
     const found = path.reduce<unknown>(
       (within, part) =>
@@ -371,13 +401,18 @@ class SchemaRules {
     }
     // Named first, since a schema may refer to itself.
     const name = `${this.prefix}ref-${this.ofRefs.size}`;
-    this.ofRefs.set(String(ref), name);
+    const made = { name, common: ANY_LENGTH };
+    this.ofRefs.set(String(ref), made);
     this.open.add(name);
+    const { common } = this;
+    this.common = ANY_LENGTH;
     const rule = this.rule(found, [this.place, ...path].join('.'), depth + 1);
     if (this.open.has(rule)) {
       throw this.refuse(place, 'refers to itself alone');
     }
     this.open.delete(name);
+    made.common = this.common;
+    this.common = both(common, this.common);
     return this.addAs(name, rule);
   }
 
@@ -462,7 +497,7 @@ class SchemaRules {
     const { items = true, prefixItems = [], minItems: least = 0, maxItems: most } = schema;
     const counts = { minItems: least, maxItems: most ?? least };
     for (const [name, count] of Object.entries(counts)) {
-      this.checkCount(count, `${place}.${name}`);
+      this.checkCount(count, `${place}.${name}`, MOST_ITEMS);
     }
     const few = least as number;
     const limit = most as number | undefined;
@@ -497,8 +532,9 @@ class SchemaRules {
   private ofString(schema: Readonly<Record<string, unknown>>, place: string): string {
     const { minLength: least = 0, maxLength: most, format, pattern } = schema;
     for (const [name, count] of Object.entries({ minLength: least, maxLength: most ?? least })) {
-      this.checkCount(count, `${place}.${name}`);
+      this.checkCount(count, `${place}.${name}`, Number.MAX_SAFE_INTEGER);
     }
+    const length = { least: least as number, most: most as number | undefined };
     if (pattern !== undefined) {
       if (!isPattern(pattern)) {
         throw this.refuse(
@@ -507,9 +543,8 @@ class SchemaRules {
         );
       }
       // A format beside it describes what the pattern allows.
-      const name = `${this.prefix}text-${this.rules.size}`;
-      const texts = { place: `${place}.pattern`, pattern, least, most };
-      this.addAs(name, `${PATTERN_RULE}${JSON.stringify(texts)}`);
+      const texts: PatternTexts = { place: `${place}.pattern`, pattern, ...length };
+      const name = this.addText(PATTERN_RULE + JSON.stringify(texts));
       return this.add(`"\\"" ${name}-0`);
     }
     if (format !== undefined) {
@@ -526,34 +561,24 @@ class SchemaRules {
     if (least === 0 && most === undefined) {
       return 'string';
     }
-    if (most !== undefined && (most as number) < (least as number)) {
+    if (length.most !== undefined && length.most < length.least) {
       throw this.refuse(`${place}.maxLength`, 'is less than minLength');
     }
-    this.lengths.counted += (most ?? least) as number;
-    if (this.lengths.counted > MOST_COUNTED) {
-      throw this.refuse(
-        `${place}.${most === undefined ? 'minLength' : 'maxLength'}`,
-        `makes the lengths of all strings more than ${MOST_COUNTED} together; leave some out`,
-      );
-    }
-    return this.ofLength(least as number, most as number | undefined);
+    this.common = both(this.common, length);
+    const name = this.addText(LENGTH_RULE + JSON.stringify(length));
+    return this.add(`"\\"" ${name} | [\\x0${OPENING}]`);
   }
 
-  /** Chain of rules, one for each place, from the last on. */
-  private ofLength(least: number, most: number | undefined): string {
-    let rest = most === undefined ? 'rest-of-string' : this.add('"\\""');
-    for (let place = most ?? least; place > 0; place--) {
-      const more = `${CHARACTER} ${rest} | "\\\\" escape ${rest}`;
-      rest = this.add(place > least ? `"\\"" | ${more}` : more);
-    }
-    return this.add(`"\\"" ${rest}`);
+  /** Name of a rule that the thread of grammars writes anew. */
+  private addText(text: string): string {
+    return this.addAs(`${this.prefix}text-${this.rules.size}`, text);
   }
 
-  private checkCount(count: unknown, place: string): void {
-    if (!Number.isInteger(count) || (count as number) < 0 || (count as number) > MOST_ITEMS) {
+  private checkCount(count: unknown, place: string, most: number): void {
+    if (!Number.isInteger(count) || (count as number) < 0 || (count as number) > most) {
       throw this.refuse(
         place,
-        `is ${formatValue(count)}; answers can be held to whole numbers from 0 to ${MOST_ITEMS}`,
+        `is ${formatValue(count)}; answers can be held to whole numbers from 0 to ${most}`,
       );
     }
   }

@@ -23,7 +23,8 @@ import {
   generationSettings,
 } from './generation-settings.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
-import { GRAMMAR_PACKAGE, grammarLibrary, vocabularyTypeOf } from './grammar-engine.js';
+import { GRAMMAR_PACKAGE, grammarLibrary } from './grammar-engine.js';
+import { vocabularyTypeOf } from './token-texts.js';
 import type { Repository } from './repository.js';
 import { ofSteps, refuseUnknown, type TaskModelOptions } from './task-model.js';
 import { isText, type TextFacts, TextModel } from './text-model.js';

@@ -1,6 +1,6 @@
 import type { CharRange, CharSet, DFA as Automaton, Element, NoParent } from 'refa';
 import { formatValue, messageOf } from '../../doors/text.js';
-import type { Grammar } from './answer-form.js';
+import { type Grammar, GrammarError, mapTexts } from './answer-form.js';
 import { PATTERN_RULE, type PatternTexts } from './json-grammar.js';
 
 type Library = typeof import('refa');
@@ -16,7 +16,7 @@ const LONGEST_RULES = 2 ** 19;
 const RULE = new RegExp(`^(\\S+) ::= ${PATTERN_RULE}(.*)$`, 'gm');
 
 /** A pattern that answers can't be held to. */
-export class PatternError extends Error {
+class PatternError extends GrammarError {
   constructor(place: string, what: string) {
     super(`was given a JSON schema whose ${place} ${what}`);
   }
@@ -28,19 +28,16 @@ export class PatternError extends Error {
  * @throws PatternError for a pattern that answers can't be held to
  */
 export async function withPatterns(grammar: Grammar): Promise<Grammar> {
-  const written = JSON.stringify(grammar);
-  if (!written.includes(PATTERN_RULE)) {
+  if (!JSON.stringify(grammar).includes(PATTERN_RULE)) {
     return grammar;
   }
   const library = await loadLibrary();
   const sums = { known: new Map<string, readonly TextState[]>(), broad: 0, length: 0 };
-  const filled = (value: unknown): unknown =>
-    typeof value === 'string'
-      ? value.replaceAll(RULE, (_, name: string, texts: string) =>
-          rulesOf(library, name, JSON.parse(texts) as PatternTexts, sums),
-        )
-      : value;
-  return JSON.parse(written, (_, value) => filled(value)) as Grammar;
+  return mapTexts(grammar, (text) =>
+    text.replaceAll(RULE, (_, name: string, texts: string) =>
+      rulesOf(library, name, JSON.parse(texts) as PatternTexts, sums),
+    ),
+  );
 }
 
 /** Undefined without it. */

@@ -4,6 +4,7 @@ import * as fc from 'fast-check';
 import { InvalidInputError } from 'nestjs-serving';
 import { Grammars, type HeldAnswer } from '../../../lib/extensions/tasks/grammars.js';
 import { withPatterns } from '../../../lib/extensions/tasks/text-patterns.js';
+import { withLengths } from '../../../lib/extensions/tasks/token-texts.js';
 import { grammarOf, jsonRules } from '../../../lib/extensions/tasks/json-grammar.js';
 
 const END = '</s>';
@@ -23,6 +24,17 @@ const vocabulary = [
   '"}',
   ', ',
   '],',
+  '"ab',
+  'ab',
+  'b",',
+  'ab"',
+  '""',
+  '["a',
+  '": "b',
+  '", "b',
+  'a\\',
+  '\\"',
+  '\\u0',
   END,
 ];
 const idOf = new Map(vocabulary.map((text, id) => [text, id]));
@@ -154,6 +166,9 @@ const { schema } = fc.letrec<{ schema: unknown }>((tie) => ({
 const allows = ({ mask }: HeldAnswer, id: number): boolean =>
   ((mask![id >> 5]! >>> (id & 31)) & 1) === 1;
 
+/** From 0 to 1, each as likely. */
+const share = fc.noBias(fc.nat(9999).map((part) => part / 10_000));
+
 /** JSON as on one line of a model's. */
 const spaced = (given: unknown): string =>
   JSON.stringify(given, undefined, 1)
@@ -166,6 +181,12 @@ const patternsOf = (count: number, isSame: boolean) => ({
     type: 'string',
     pattern: `^a{${isSame ? 1 : i}}$`,
   })),
+});
+
+const lengthsOf = (count: number) => ({
+  type: 'array',
+  items: false,
+  prefixItems: Array.from({ length: count }, (_, i) => ({ type: 'string', maxLength: i + 1 })),
 });
 
 describe("A JSON schema's grammar", () => {
@@ -217,19 +238,15 @@ describe("A JSON schema's grammar", () => {
 
   it('[22.24] allows only JSON that fits the schema', async () => {
     await fc.assert(
-      fc.asyncProperty(
-        schema,
-        fc.infiniteStream(fc.double({ min: 0, max: 0.999, noNaN: true })),
-        async (given, draws) => {
-          const found = await walk(grammarFor(given), () => draws.next().value);
-          const parsed: unknown = JSON.parse(found);
-          expect([given, parsed, ajv.validate(given as object, parsed)]).toEqual([
-            given,
-            parsed,
-            true,
-          ]);
-        },
-      ),
+      fc.asyncProperty(schema, fc.infiniteStream(share), async (given, draws) => {
+        const found = await walk(grammarFor(given), () => draws.next().value);
+        const parsed: unknown = JSON.parse(found);
+        expect([given, parsed, ajv.validate(given as object, parsed)]).toEqual([
+          given,
+          parsed,
+          true,
+        ]);
+      }),
       { numRuns: 150 },
     );
   });
@@ -248,7 +265,21 @@ describe("A JSON schema's grammar", () => {
       [{ type: 'integer', multipleOf: 7 }, -49, 0, 7, 700, 999_999_999_999_994],
       [{ type: 'integer', multipleOf: 2.5 }, -5, 0, 10, 1005],
       [{ type: 'number', minimum: -1e300, maximum: 1e-7 }, -999_999_999_999_999, 0],
-      [{ type: 'string', maxLength: 3 }, '', 'é漢😀'],
+      [{ type: 'string', maxLength: 3 }, '', 'é漢😀', '"\\"'],
+      [{ type: 'string', minLength: 1000, maxLength: 1001 }, 'a'.repeat(1000), 'é'.repeat(1001)],
+      [
+        {
+          type: 'array',
+          items: {
+            anyOf: [
+              { type: 'string', minLength: 2, maxLength: 9 },
+              { properties: { code: { type: 'string', maxLength: 2 } } },
+              { type: 'null' },
+            ],
+          },
+        },
+        ['ab', null, { code: '' }, { code: 'de' }, 'abcdefghi'],
+      ],
       [
         { type: 'string', format: 'date' },
         '1900-02-28',
@@ -309,7 +340,10 @@ describe("A JSON schema's grammar", () => {
       '"2023-13-01"',
     ],
     [{ type: 'string', format: 'date-time' }, '"2023-09-31T00:00:00Z"'],
-    [{ type: 'string', maxLength: 100 }, `"${'a'.repeat(101)}"`],
+    [{ type: 'string', maxLength: 1000 }, `"${'a'.repeat(1001)}"`],
+    [{ type: 'string', maxLength: 1 }, '"\\u0041\\u0042"', '"ab"', '"\\"a"'],
+    [{ type: 'string', minLength: 1000 }, `"${'a'.repeat(999)}"`],
+    [{ type: 'string', minLength: 2 }, '"\\""', '"\\u0041\\u0042"', '"é"', '"😀"'],
     [{ type: 'array', items: { type: 'null' }, maxItems: 1000 }, `[${'null, '.repeat(1000)}null]`],
     [{ type: 'string', minLength: 2, maxLength: 2 }, '"a"', '"abc"', '"a\t"'],
     [
@@ -346,10 +380,7 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'integer', multipleOf: 0 }, 'schema.multipleOf is 0; give a number above 0'],
     [{ multipleOf: 2 }, 'schema.type is missing'],
     [{ type: 'number', multipleOf: Math.PI }, 'schema.multipleOf is 3.141592653589793; give a'],
-    [
-      { type: 'integer', multipleOf: 9973 },
-      'schema.multipleOf needs too many rules; leave it out',
-    ],
+    [{ type: 'integer', multipleOf: 9973 }, 'schema.multipleOf needs too many rules; leave it out'],
     [
       { type: 'integer', minimum: 1, maximum: 9, multipleOf: 10 },
       'schema.multipleOf leaves no number',
@@ -364,7 +395,30 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'string', format: 'color' }, 'schema.format is "color"; answers can be held to date'],
     [{ type: 'string', minLength: -1 }, 'schema.minLength is -1'],
     [{ type: 'string', maxLength: 1, minLength: 2 }, 'schema.maxLength is less than minLength'],
-    [{ items: { type: 'string', minLength: 129 } }, 'schema.items.minLength makes the lengths'],
+    [
+      {
+        anyOf: [
+          { type: 'string', maxLength: 5 },
+          { type: 'string', minLength: 6 },
+        ],
+      },
+      'schema.anyOf[1] has strings of other lengths than the schemas before it; leave out a minLength',
+    ],
+    [
+      {
+        $defs: { long: { items: { type: 'string', minLength: 6 } } },
+        properties: { a: { $ref: '#/$defs/long' } },
+        anyOf: [{ $ref: '#/$defs/long' }, { items: { type: 'string', maxLength: 5 } }],
+      },
+      'schema.properties does nothing beside its other keywords',
+    ],
+    [
+      {
+        $defs: { long: { items: { type: 'string', minLength: 6 } } },
+        anyOf: [{ $ref: '#/$defs/long' }, { items: { type: 'string', maxLength: 5 } }],
+      },
+      'schema.anyOf[1] has strings of other lengths',
+    ],
     [{ type: 'array', maxItems: 1, minItems: 2 }, 'schema.maxItems is less than minItems'],
     [
       { type: 'array', prefixItems: [{}], items: {} },
@@ -402,6 +456,13 @@ describe("A JSON schema's grammar", () => {
     expect(() => grammarFor(given)).toThrow(message);
   });
 
+  it('[22.24] Very many different lengths in a schema are refused', () => {
+    expect(withLengths(grammarFor(lengthsOf(26))).lengths).toHaveLength(26);
+    expect(() => withLengths(grammarFor(lengthsOf(27)))).toThrow(
+      'was given JSON schemas with more than 26 different lengths of strings; give some the same',
+    );
+  });
+
   it('[22.24] A pattern without the package that reads it says what to install', async () => {
     jest.doMock('refa', () => {
       throw new Error('Cannot find module');
@@ -419,6 +480,30 @@ describe("A JSON schema's grammar", () => {
       'schema.prefixItems[32].pattern makes the patterns of all strings too large; leave some out',
     );
     expect(await withPatterns(grammarFor(patternsOf(33, true)))).toContain('text-64-1 ::= ');
+  });
+
+  it('[22.24] Strings have the lengths of the schema, where tokens open and close several', async () => {
+    const length = fc.tuple(fc.nat(3), fc.nat(3)).map(([minLength, more]) => ({
+      type: 'string',
+      minLength,
+      maxLength: minLength + more,
+    }));
+    await fc.assert(
+      fc.asyncProperty(length, length, fc.infiniteStream(share), async (one, other, draws) => {
+        const given = {
+          type: 'array',
+          minItems: 2,
+          maxItems: 4,
+          items: { anyOf: [one, { properties: { a: other, b: {}, c: one }, required: ['a'] }] },
+        };
+        const isMixed = one.minLength > other.maxLength || other.minLength > one.maxLength;
+        fc.pre(!isMixed);
+        const found = await walk(grammarFor(given), () => draws.next().value);
+        const parsed: unknown = JSON.parse(found);
+        expect([found, ajv.validate(given, parsed)]).toEqual([found, true]);
+      }),
+      { numRuns: 100 },
+    );
   });
 
   it.each([

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import type { CallOptions, Serving } from '../../index.js';
+import { type CallOptions, type Serving, UnknownVersionError } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
 import { callEach, ListInParts } from '../../encoding/turns.js';
 import { isRecord } from '../../doors/options.js';
@@ -95,14 +95,26 @@ export async function embedAll(
 ): Promise<readonly Embedding[]> {
   const calls = texts.map((text) => ({ text, ...given(asked) }));
   // The reply names one version for all texts.
-  const version = serving.local?.versionFor(calls[0], options);
-  return (await callEach(calls, options.signal, (call, signal, i) =>
-    serving
-      .batchedRun(call, { ...options, version, signal })
-      .catch((error: unknown) =>
-        Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
-      ),
-  )) as readonly Embedding[];
+  const versionNow = (): string | undefined => serving.local?.versionFor(calls[0], options);
+  const embedBy = async (version: string | undefined): Promise<readonly unknown[]> => {
+    try {
+      return await callEach(calls, options.signal, (call, signal, i) =>
+        serving
+          .batchedRun(call, { ...options, version, signal })
+          .catch((error: unknown) =>
+            Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
+          ),
+      );
+    } catch (error) {
+      // A reload may take the version away between two texts.
+      const next = error instanceof UnknownVersionError ? versionNow() : version;
+      if (next === version) {
+        throw error;
+      }
+      return embedBy(next);
+    }
+  };
+  return (await embedBy(versionNow())) as readonly Embedding[];
 }
 
 /**

@@ -38,6 +38,7 @@ export async function embedAsTei(
   };
   return vectorsOf(
     await embedAll(serving, texts, asked, options, fieldsOfTexts(body, 'inputs', 'prompt_name')),
+    ofLengthOne,
   );
 }
 
@@ -204,7 +205,7 @@ export async function embedAsOllama(
   );
   return {
     model: id,
-    embeddings: vectorsOf(embeddings),
+    embeddings: vectorsOf(embeddings, ofLengthOne),
     total_duration: Number(process.hrtime.bigint() - begin),
     load_duration: 0,
     prompt_eval_count: tokensOf(embeddings),
@@ -228,6 +229,14 @@ function vectorsOf(
     }
   };
   return new ListInParts(entries());
+}
+
+/** Normalizes like these servers, also for a serving that does not. */
+function ofLengthOne(vector: Float32Array): readonly number[] {
+  const numbers = Array.from(vector);
+  const length = Math.sqrt(numbers.reduce((sum, number) => sum + number ** 2, 0));
+  const isNormal = length === 0 || Math.abs(length - 1) < 1e-5;
+  return isNormal ? numbers : numbers.map((number) => Math.fround(number / length));
 }
 
 /** Model that the query of a request's address names, if any. */

@@ -45,6 +45,32 @@ describeOnPlatforms('APIs that users come from', (listen) => {
     });
   });
 
+  it('[FU61] Text Embeddings Inference and Ollama give vectors of length 1, also by a serving that gives others', async () => {
+    const plain = textEmbedding({ name: 'plain', model: tinyModel('embedder'), normalize: false });
+    const site = await listen({
+      imports: [
+        ServingModule.forRoot({ servings: [embedder, plain] }),
+        OpenAIModule.forRoot({ models: { embedder, plain }, guards: [] }),
+      ],
+    });
+    const ask = async (path: string, body: object) => (await site.post(path, body)).body;
+    const input = ['a', 'rows'];
+    const ofTei = (model: string) =>
+      ask(`/tei/embed?model=${model}`, { inputs: input, normalize: true });
+    const ofOllama = async (model: string) => {
+      const body = await ask('/ollama/api/embed', { model, input });
+      return (body as { embeddings: number[][] }).embeddings;
+    };
+    const expected = ((await ofTei('embedder')) as number[][]).map((vector) =>
+      vector.map((number) => expect.closeTo(number, 6)),
+    );
+
+    expect(await ofTei('plain')).toEqual(expected);
+    expect(await ofOllama('plain')).toEqual(expected);
+    const [one] = await ofOllama('plain');
+    expect(Math.hypot(...one!)).toBeCloseTo(1, 6);
+  });
+
   it("[23.12] Cohere's types of input are the model's prompts, if it has any", async () => {
     const site = await start({ prompted });
     const of = async (more: object) => {

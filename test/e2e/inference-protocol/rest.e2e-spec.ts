@@ -33,6 +33,7 @@ import { datatypeOf } from '../../../lib/encoding/json-tensor.js';
 import { gainModel } from '../../fixtures/models/models.js';
 import { HeldFunction } from '../../fixtures/batching/held-function.js';
 import { until } from '../../fixtures/async/streams.js';
+import { withResolvers } from '../../fixtures/async/with-resolvers.js';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import { sixOfEachType } from '../../fixtures/values/tensors.js';
 
@@ -925,6 +926,44 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect((await load()).status).toBe(200);
     expect(await gain()).toMatchObject({ outputs: [{ data: [5, 5] }] });
     await rm(folder, { recursive: true });
+  });
+
+  it('[FU62] A model that is unloaded while it loads stays unloaded, until a later load', async () => {
+    const [entered, gate] = [withResolvers(), withResolvers()];
+    let isLater = false;
+    const { client } = await start({
+      servings: [{ serving: 'gated', inputs: { x: 'FP32[2]' }, outputs: { y: 'FP32[2]' } }],
+      repository: { guards: [KeyGuard] },
+      more: [
+        defineServing({
+          name: 'gated',
+          model: { file: gainModel(2) },
+          warmUp: [new Tensor('float32', [1, 1], [1, 2])],
+          // The load waits for its warm-up.
+          preprocess: async (x: Tensor) => {
+            if (isLater) {
+              entered.resolve();
+              await gate.promise;
+            }
+            return { batch: { x } };
+          },
+        }),
+      ],
+    });
+    const post = async (call: string) => {
+      const path = `/v2/repository/models/gated/${call}`;
+      const headers = { 'x-key': 'right' };
+      return (await client.send(path, { method: 'POST', headers })).status;
+    };
+    const ready = async () => (await client.send('/v2/models/gated/ready')).status;
+
+    isLater = true;
+    const loading = post('load');
+    await entered.promise;
+    expect(await post('unload')).toBe(200);
+    gate.resolve();
+    expect([await loading, await ready()]).toEqual([200, 503]);
+    expect([await post('load'), await ready()]).toEqual([200, 200]);
   });
 
   it('[18.11] Without the option nobody loads or unloads', async () => {

@@ -55,6 +55,8 @@ const JSON_OUTPUT = aRowOfJson('output');
 export class OfferedModel {
   readonly name: string;
   isUnloaded = false;
+  /** Counts unloads: a load doesn't undo a later one. */
+  unloads = 0;
   /** The running load; never rejects. */
   private loading: Promise<void> = Promise.resolve();
   private nextLoad: Promise<void> | undefined;
@@ -297,6 +299,7 @@ export class OfferedModels {
           'its definition is in the application',
       );
     }
+    const { unloads } = model;
     try {
       await model.reload();
     } catch (cause) {
@@ -307,13 +310,17 @@ export class OfferedModels {
       }
       throw cause;
     }
-    model.isUnloaded = false;
-    this.offered$.next();
+    if (model.unloads === unloads) {
+      model.isUnloaded = false;
+      this.offered$.next();
+    }
   }
 
   /** Refuses clients' calls; the serving continues. */
   unload(name: string): void {
-    this.find(name).isUnloaded = true;
+    const model = this.find(name);
+    model.isUnloaded = true;
+    model.unloads++;
     this.offered$.next();
   }
 }

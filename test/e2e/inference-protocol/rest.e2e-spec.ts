@@ -966,6 +966,37 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect([await post('load'), await ready()]).toEqual([200, 200]);
   });
 
+  it('[FU63] A reply names the version that ran it, also if a reload has replaced it meanwhile', async () => {
+    const [entered, gate] = [withResolvers(), withResolvers()];
+    const { client, site } = await start({
+      servings: [{ serving: 'gain', inputs: { x: 'FP32[2]' }, outputs: { y: 'FP32[2]' } }],
+      more: [
+        defineServing({
+          name: 'gain',
+          model: { file: gainModel(2) },
+          rollout: { version: 'july' },
+          preprocess: ({ x }: { x: Tensor }) => ({ batch: { x } }),
+          postprocess: async ({ y }: { y: Tensor }) => {
+            entered.resolve();
+            await gate.promise;
+            return y;
+          },
+        }),
+      ],
+    });
+    const x = { name: 'x', datatype: 'FP32', shape: [1, 2], data: [1, 1] };
+    const infer = async () => (await client.infer('gain', { inputs: [x] })).json;
+
+    const early = infer();
+    await entered.promise;
+    const serving = site.app.get(ServingService).get('gain');
+    await serving.reload({ model: gainModel(3), version: 'august' });
+    gate.resolve();
+    expect(await early).toMatchObject({ model_version: 'july', outputs: [{ data: [2, 2] }] });
+    const late = { model_version: 'august', outputs: [{ data: [3, 3] }] };
+    expect(await infer()).toMatchObject(late);
+  });
+
   it('[18.11] Without the option nobody loads or unloads', async () => {
     const { client } = await start();
     const { status } = await client.send('/v2/repository/models/digits/unload', { method: 'POST' });

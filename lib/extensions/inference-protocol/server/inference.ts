@@ -67,7 +67,7 @@ export class Inference {
     }
     const value = isOne ? input.rows[0] : asInput(input);
     const routed = routedBy(model, value, options);
-    const answered = { ...request, version: routed.version };
+    const answered = { ...request, version: versionOf(model, routed) };
     for await (const event of model.serving.stream(value, routed)) {
       const { output } = event;
       const reply = { value: isOne ? [output] : output, isList: input.rows !== undefined };
@@ -96,13 +96,14 @@ export class Inference {
     }
     // The reply names one version for all rows.
     const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
+    const version = versionOf(model, routed);
     const value =
       isList && isShaped(model)
         ? await callEach(input.rows, options.signal, (row, signal) =>
             serving.batchedRun(row, { ...routed, signal }),
           )
         : await serving.batchedRun(asInput(input), routed);
-    return { value, isList, version: routed.version };
+    return { value, isList, version };
   }
 
   private step(
@@ -135,6 +136,11 @@ export class Inference {
 function routedBy(model: OfferedModel, input: unknown, options: CallOptions): CallOptions {
   const version = model.versionFor(input, options);
   return version === undefined ? options : { ...options, version };
+}
+
+/** Version of a call that begins now: a reload before its end changes the active one. */
+function versionOf(model: OfferedModel, { version }: CallOptions): string {
+  return version ?? model.activeVersion;
 }
 
 /** True if a pre- or postprocess step limits a call to one row. */

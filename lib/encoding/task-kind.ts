@@ -5,12 +5,20 @@ export type TaskKind =
 /** Copies of this module, as in Jest's realms, share a registered symbol. */
 const TASK = Symbol.for('nestjs-serving:task');
 
-/** Copies with `{ ...definition }` keep the mark. */
+const RAW = Symbol.for('nestjs-serving:raw-scores');
+
+/** Copies with `{ ...definition }` keep the marks. */
 export function asTask<Definition extends object>(
   kind: TaskKind,
   definition: Definition,
+  marks: { readonly hasRawScores?: boolean } = {},
 ): Definition {
-  return { ...definition, [TASK]: kind };
+  return { ...definition, [TASK]: kind, [RAW]: marks.hasRawScores };
+}
+
+/** True for a `rerank` that gives the model's own numbers. */
+export function hasRawScores(definition: object): boolean {
+  return (definition as { readonly [RAW]?: boolean })[RAW] ?? false;
 }
 
 /** Undefined unless a task made the definition. */

@@ -43,7 +43,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 142.6,
-  openai: 78.7,
+  openai: 79,
   opentelemetry: 15.2,
   tasks: 286.2,
   terminus: 1.5,

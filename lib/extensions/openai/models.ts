@@ -13,7 +13,7 @@ import {
   type ServingDefinition,
   ServingService,
 } from '../../index.js';
-import { type TaskKind, taskOf } from '../../encoding/task-kind.js';
+import { hasRawScores, type TaskKind, taskOf } from '../../encoding/task-kind.js';
 import { checkOptions, isRecord, type Rules, whole } from '../../doors/options.js';
 import { guardList, ServingRegistry } from '../../doors/servings.js';
 import { closestName, formatValue } from '../../doors/text.js';
@@ -109,6 +109,8 @@ export interface OfferedModel {
   readonly serving: Serving;
   /** Most texts of a request. */
   readonly inputs: number;
+  /** True for a reranker whose scores are the model's own numbers. */
+  readonly hasRawScores: boolean;
 }
 
 export interface ModelDescription {
@@ -218,7 +220,13 @@ export class OfferedModels implements OnModuleInit {
     // Each text to embed is a row; the serving counts the rows of documents.
     const room = task === 'text-embedding' ? own?.local?.profile.maxRowsPerCall : undefined;
     const handle = this.provided(ServingService).get(serving);
-    return { id, task, serving: handle, inputs: Math.min(inputs, room ?? inputs) };
+    return {
+      id,
+      task,
+      serving: handle,
+      inputs: Math.min(inputs, room ?? inputs),
+      hasRawScores: typeof serving !== 'string' && hasRawScores(serving),
+    };
   }
 
   /** Looked up, because ServingModule need not be global. */

@@ -49,12 +49,13 @@ export async function rankAsTei(
   options: CallOptions,
   named: Named,
 ): Promise<object> {
-  const { serving, inputs: most } = models.only('rerank', named);
-  checkFields(body, FIELDS.teiRerank);
+  const { serving, inputs: most, hasRawScores } = models.only('rerank', named);
+  checkFields(body, { ...FIELDS.teiRerank, ...(hasRawScores && { raw_scores: 'followed' }) });
   const query = queryIn(body);
   listIn('texts', body['texts'], most);
   const texts = inputsIn(body['texts'], most, 'texts');
   const returns = fieldIn(body, 'return_text', 'true or false', isFlag) ?? false;
+  const asksRaw = fieldIn(body, 'raw_scores', 'true or false', isFlag) ?? false;
   const ranked = (await naming(
     (message) =>
       /^(?:query|documents\[\d+\])(?=: )/.exec(message)?.[0].replace('documents', 'texts'),
@@ -62,7 +63,7 @@ export async function rankAsTei(
   )) as readonly RankedDocument[];
   return ranked.map(({ index, score }) => ({
     index,
-    score,
+    score: hasRawScores && !asksRaw ? 1 / (1 + Math.exp(-score)) : score,
     ...(returns && { text: texts[index] }),
   }));
 }

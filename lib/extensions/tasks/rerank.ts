@@ -112,7 +112,7 @@ export function rerank(
     facts: (files) => warnOfActivation(files, scores),
     output: (outputs) => readScores(own.owner, outputs),
   });
-  return asTask<Definition>('rerank', {
+  const definition: Definition = {
     warmUp: [{ query: 'a query to warm up', documents: ['a document'] }],
     ...own.definition,
     async preprocess(input, context) {
@@ -131,7 +131,8 @@ export function rerank(
         .toSorted((one, other) => other.score - one.score)
         .slice(0, top);
     },
-  });
+  };
+  return asTask('rerank', definition, { hasRawScores: scores === 'raw' });
 }
 
 type Reranker = TextModel<DocumentsToRank, readonly RankedDocument[], void>;

@@ -1,7 +1,7 @@
 import { expect, it } from '@jest/globals';
 import { ServingModule } from 'nestjs-serving';
 import { OpenAIModule } from 'nestjs-serving/openai';
-import { textEmbedding } from 'nestjs-serving/tasks';
+import { rerank, textEmbedding } from 'nestjs-serving/tasks';
 import { describeOnPlatforms, type Site } from '../../fixtures/partitions/platforms.js';
 import { classifier, embedder, reranker, tinyModel } from '../../fixtures/tasks/tiny-models.js';
 
@@ -108,6 +108,34 @@ describeOnPlatforms('APIs that users come from', (listen) => {
     const pair = await site.post('/tei/predict', { inputs: ['a', 'b'] });
     expect(one.body).toHaveLength(3);
     expect(list.body).toEqual([one.body, pair.body]);
+  });
+
+  it("[FU64] Text Embeddings Inference's ranks have scores from 0 to 1 unless a request asks for a model's own numbers", async () => {
+    const raw = rerank({ name: 'raw', model: tinyModel('reranker'), scores: 'raw' });
+    const site = await listen({
+      imports: [
+        ServingModule.forRoot({ servings: [reranker, raw] }),
+        OpenAIModule.forRoot({ models: { reranker, raw }, guards: [] }),
+      ],
+    });
+    const texts = ['A batch holds rows.', 'The sky is blue.'];
+    const rank = async (model: string, more: object = {}) => {
+      const reply = await site.post(`/tei/rerank?model=${model}`, { query: 'q', texts, ...more });
+      return reply.body as { index: number; score: number }[];
+    };
+    const scores = await rank('reranker');
+
+    expect(await rank('raw')).toEqual(scores);
+    expect(await rank('raw', { raw_scores: false })).toEqual(scores);
+    expect(await rank('raw', { raw_scores: true })).toEqual(
+      scores.map(({ index, score }) => ({
+        index,
+        score: expect.closeTo(Math.log(score / (1 - score)), 5),
+      })),
+    );
+    expect(await rank('raw', { raw_scores: 1 })).toMatchObject({
+      error: '"raw_scores" is 1; allowed is true or false',
+    });
   });
 
   it("[23.12] vLLM's probabilities are in the model's order, with the best label", async () => {

@@ -28,9 +28,9 @@ export interface OfferedTask {
   readonly serving: string | ServingDefinition;
   /**
    * Task of its calls: `{ text, prompt?, dimensions? }` and `{ vector, tokens }`; `{ query,
-   * documents, top? }` and a list of `{ index, score }`; `{ text, pair? }` and a list of `{ label,
-   * score }`; `{ messages, ... }` and `{ text, ... }` as `textGeneration`; or `{ audio, language?,
-   * task? }` and `{ text, segments, ... }` as `speechToText`.
+   * documents, top? }` and a list of `{ index, score }`; `{ text, pair?, order? }` and a list of
+   * `{ label, score }`; `{ messages, ... }` and `{ text, ... }` as `textGeneration`; or `{ audio,
+   * language?, task? }` and `{ text, segments, ... }` as `speechToText`.
    */
   readonly task: TaskKind;
 }

@@ -34,13 +34,15 @@ interface JsonElements {
   readonly isFloat?: boolean;
 }
 
-const floatElements = (stored: (number: number) => number) => ({
+/** @param beyond least number that would be stored as Infinity */
+const floatElements = (stored: (number: number) => number, beyond = Infinity) => ({
   read: (value: unknown) => {
     // Parsers turn too large numbers into Infinity.
-    const number = Number.isFinite(value) ? (value as number) : numberOfWord(value);
+    const isNumber = typeof value === 'number' && Math.abs(value) < beyond;
+    const number = isNumber ? value : numberOfWord(value);
     return number === undefined ? undefined : stored(number);
   },
-  holds: 'numbers, "NaN", "Infinity", "-Infinity" and "-0"',
+  holds: 'numbers in its range, "NaN", "Infinity", "-Infinity" and "-0"',
   isFloat: true,
 });
 const integerElements = {
@@ -68,8 +70,8 @@ const jsonElements: Readonly<Record<Tensor.Type, JsonElements>> = {
   int16: { datatype: 'INT16', ...integerElements },
   int32: { datatype: 'INT32', ...integerElements },
   int64: { datatype: 'INT64', ...bigIntElements },
-  float16: { datatype: 'FP16', ...floatElements(float16OfNumber) },
-  float32: { datatype: 'FP32', ...floatElements(Math.fround) },
+  float16: { datatype: 'FP16', ...floatElements(float16OfNumber, 65_520) },
+  float32: { datatype: 'FP32', ...floatElements(Math.fround, 2 ** 128 - 2 ** 103) },
   float64: { datatype: 'FP64', ...floatElements(Number) },
   string: {
     datatype: 'BYTES',

@@ -330,6 +330,16 @@ describeOnPlatforms('Tensors over HTTP', (listen) => {
       '"body.$tensor.data.1" in the request is 128',
     ],
     [
+      'a float that its type turns into Infinity',
+      tensor('FP32', [2], [3.4028235677973362e38, 3.4028235677973366e38]),
+      '"body.$tensor.data.1" in the request is 3.4028235677973366e+38; FP32 holds numbers in its range, "NaN"',
+    ],
+    [
+      'a half float that its type turns into Infinity',
+      tensor('FP16', [2], [65_519, -65_520]),
+      '"body.$tensor.data.1" in the request is -65520; FP16 holds numbers in its range',
+    ],
+    [
       'a wrong element in a nested list',
       tensor('INT8', [1, 2], [[1, 'x']]),
       '"body.$tensor.data.0.1" in the request is "x"',

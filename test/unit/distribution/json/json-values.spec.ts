@@ -340,7 +340,7 @@ describe('JSON values from a stranger', () => {
     [
       'a hole',
       tensorOf('FP32', [2], [1, null]),
-      '"input.$tensor.data.1" in the message is null; FP32 holds numbers, "NaN", "Infinity"',
+      '"input.$tensor.data.1" in the message is null; FP32 holds numbers in its range, "NaN", "Infinity"',
     ],
     [
       'a number that is out of range',

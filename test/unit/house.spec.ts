@@ -42,7 +42,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   distribution: 225.2,
   'http-tensors': 2.9,
   hub: 27.2,
-  'inference-protocol': 142.6,
+  'inference-protocol': 142.7,
   openai: 79,
   opentelemetry: 15.2,
   tasks: 286.2,

@@ -97,6 +97,8 @@ const TEXTS: readonly {
     verdict: 'unsent',
   },
   { code: 'INTERNAL', details: /^Response message parsing error/, verdict: 'unreadable' },
+  // The server answers OK, and its reply is cut off.
+  { code: 'UNIMPLEMENTED', details: /^No message received/, verdict: 'unreadable' },
   { code: 'INTERNAL', place: 'connection', details: /^Received RST_STREAM/, verdict: 'gone' },
 ];
 

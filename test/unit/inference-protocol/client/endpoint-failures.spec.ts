@@ -45,9 +45,12 @@ function runsOf({ calls }: ScriptedEndpoint): readonly number[] {
 
 /** Breaks the stream of the call with a code of HTTP/2, as no server does by an answer. */
 function broken(call: Call, code: number): Promise<never> {
-  const { stream } = (call as unknown as { call: { stream: ServerHttp2Stream } }).call;
-  stream.close(code);
+  streamOf(call).stream.close(code);
   return never;
+}
+
+function streamOf(call: Call): { readonly stream: ServerHttp2Stream } {
+  return (call as unknown as { call: { stream: ServerHttp2Stream } }).call;
 }
 
 describe('A call of an endpoint that fails', () => {
@@ -107,6 +110,24 @@ describe('A call of an endpoint that fails', () => {
       expect(runsOf(endpoint)).toEqual([1, 1, 1, 1]);
     },
   );
+
+  it.each([
+    ['without a message', Buffer.alloc(0)],
+    ['that is cut off', Buffer.from([0, 0, 0, 0, 9, 1, 2])],
+  ])('[E3] runs no row again after a reply %s', async (_, bytes) => {
+    const endpoint = await open();
+    endpoint.script.answer = (_request, call) => {
+      const { stream } = streamOf(call);
+      stream.respond({ 'content-type': 'application/grpc+proto' }, { waitForTrailers: true });
+      stream.once('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0' }));
+      stream.end(bytes);
+      return never;
+    };
+    const serving = await serve(endpoint);
+
+    expect(await failureOf(serving.batchedRun(rows(ROWS)))).toBeInstanceOf(InvalidOutputError);
+    expect(runsOf(endpoint)).toEqual([1, 1, 1, 1]);
+  });
 
   it('[E3] runs an idempotent batch in halves whose reply is too large for a message', async () => {
     const endpoint = await open();

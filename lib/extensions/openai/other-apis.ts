@@ -55,7 +55,7 @@ export async function rankAsTei(
   listIn('texts', body['texts'], most);
   const texts = inputsIn(body['texts'], most, 'texts');
   const returns = fieldIn(body, 'return_text', 'true or false', isFlag) ?? false;
-  const asksRaw = fieldIn(body, 'raw_scores', 'true or false', isFlag) ?? false;
+  const isRaw = fieldIn(body, 'raw_scores', 'true or false', isFlag) ?? false;
   const ranked = (await naming(
     (message) =>
       /^(?:query|documents\[\d+\])(?=: )/.exec(message)?.[0].replace('documents', 'texts'),
@@ -63,7 +63,7 @@ export async function rankAsTei(
   )) as readonly RankedDocument[];
   return ranked.map(({ index, score }) => ({
     index,
-    score: hasRawScores && !asksRaw ? 1 / (1 + Math.exp(-score)) : score,
+    score: hasRawScores && !isRaw ? 1 / (1 + Math.exp(-score)) : score,
     ...(returns && { text: texts[index] }),
   }));
 }
@@ -243,5 +243,5 @@ function ofLengthOne(vector: Float32Array): readonly number[] {
 /** Model that the query of a request's address names, if any. */
 export function modelIn(query: unknown): Named {
   const named = isRecord(query) ? query['model'] : undefined;
-  return isString(named) ? named : undefined;
+  return named === undefined || isString(named) ? named : formatValue(named);
 }

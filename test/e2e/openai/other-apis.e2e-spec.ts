@@ -244,6 +244,11 @@ describeOnPlatforms('APIs that users come from', (listen) => {
       }),
     ]);
     expect((await site.post('/tei/embed?model=prompted', { inputs: 'a' })).status).toBe(200);
+    const twice = await site.post('/tei/rerank?model=prompted&model=prompted', { query: 'a' });
+    expect([twice.status, twice.body]).toMatchObject([
+      404,
+      { error: expect.stringContaining("There is no model \"[ 'prompted', 'prompted' ]\"") },
+    ]);
     expect((await site.post('/tei/predict', { inputs: 'a' })).body).toMatchObject({
       error: 'No model of this server answers this path',
     });

@@ -14,5 +14,5 @@ export {
 } from '../core/definition/option-rules.js';
 export { portRules } from '../core/definition/resolve-definition.js';
 export { runtimeRules } from '../core/definition/runtime-rules.js';
-export { checkedModule } from '../nest/serving.module-definition.js';
+export { checkedModule, refuseSecond } from '../nest/serving.module-definition.js';
 export type { FunctionServingDefinition } from '../core/definition/serving-definition.js';

@@ -1,4 +1,10 @@
-import { ConfigurableModuleBuilder, type DynamicModule, type ModuleMetadata } from '@nestjs/common';
+import {
+  ConfigurableModuleBuilder,
+  type DynamicModule,
+  type ModuleMetadata,
+  type Type,
+} from '@nestjs/common';
+import type { ModulesContainer } from '@nestjs/core';
 import {
   checkAsyncOptions,
   checkObject,
@@ -6,6 +12,7 @@ import {
   type Rule,
   type Rules,
 } from '../core/definition/option-rules.js';
+import { InvalidServingError } from '../core/errors.js';
 import type { ServingDefinition } from '../core/definition/serving-definition.js';
 
 /** Options of `ServingModule.forRoot` and `ServingModule.forFeature`. */
@@ -127,4 +134,27 @@ export function checkedModule<Base extends ConfigurableModule>(
       return forRootAsync.call(this, options as never);
     },
   });
+}
+
+/**
+ * Refuses a second import, whose routes those of the first would hide, with other guards.
+ *
+ * @param path token of the path, which tells imports apart
+ */
+export function refuseSecond(
+  modules: ModulesContainer,
+  module: Type,
+  owner: string,
+  path?: symbol,
+): void {
+  const imported = [...modules.values()].filter(({ metatype }) => metatype === module);
+  // Express ignores case.
+  const paths = imported.map(({ providers }) =>
+    path ? `twice with the path "${String(providers.get(path)?.instance).toLowerCase()}"` : 'twice',
+  );
+  const second = paths.find((each, i) => paths.indexOf(each) < i);
+  if (second !== undefined) {
+    const remedy = path ? 'give each a path of its own' : 'import it once, in the root module';
+    throw new InvalidServingError(`${owner} is imported ${second}; ${remedy}`);
+  }
 }

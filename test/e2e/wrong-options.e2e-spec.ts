@@ -15,6 +15,7 @@ import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { OpenAIModule } from 'nestjs-serving/openai';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { textEmbedding, textGeneration } from 'nestjs-serving/tasks';
+import { embedder } from '../fixtures/tasks/tiny-models.js';
 import { useServings } from '../fixtures/serving/use-servings.js';
 
 const file = 'sample/01-digits/model/digits.onnx';
@@ -201,5 +202,35 @@ describe('Wrong options', () => {
     await expect(alone.init()).rejects.toThrow(
       'ServingOpenTelemetryModule observes the servings of the application; import ServingModule.forRoot next to it',
     );
+  });
+
+  it.each([
+    ['InferenceProtocolModule', InferenceProtocolModule],
+    ['ServingOpenTelemetryModule', ServingOpenTelemetryModule],
+  ])('[23.20] %s is refused a second time', async (name, module) => {
+    const two = [module.forRoot({}), module.forRoot({})];
+    await expect(boot(...two)).rejects.toThrow(
+      `${name} is imported twice; import it once, in the root module`,
+    );
+    await (await boot(two[0]!, two[0]!)).close();
+  });
+
+  it('[23.20] A path of two boards or of two doors of OpenAI is refused, also from a factory', async () => {
+    const options = { guards: [], models: { embedder } };
+    const { guards } = options;
+    for (const [first, second, name] of [
+      [
+        ServingBoardModule.forRoot({ guards }),
+        ServingBoardModule.forRootAsync({ path: '/Servings', useFactory: () => ({ guards }) }),
+        'ServingBoardModule is imported twice with the path "servings"',
+      ],
+      [
+        OpenAIModule.forRoot(options),
+        OpenAIModule.forRoot(options),
+        'OpenAIModule is imported twice with the path ""',
+      ],
+    ] as const) {
+      await expect(boot(first, second)).rejects.toThrow(`${name}; give each a path of its own`);
+    }
   });
 });

@@ -16,9 +16,9 @@ const CEILINGS = {
   'thousand characters of code in lib': 1570.4,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 443.3,
-  'thousand characters of code in the core, its features and its Nest module': 664.3,
+  'thousand characters of code in the core, its features and its Nest module': 664.9,
   'thousand words of comments': 51.2,
-  'names of the doors that are not public': 134,
+  'names of the doors that are not public': 135,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
   'options of a definition': 17,
@@ -37,14 +37,14 @@ const CEILINGS = {
 
 /** Each extension's ceiling, in thousand characters of code. */
 const EXTENSIONS: Readonly<Record<string, number>> = {
-  board: 24.2,
+  board: 24.4,
   cli: 48.3,
   distribution: 225.2,
   'http-tensors': 2.9,
   hub: 27.2,
   'inference-protocol': 142.7,
   openai: 79,
-  opentelemetry: 15.2,
+  opentelemetry: 15.3,
   tasks: 286.2,
   terminus: 1.5,
   testing: 12.1,

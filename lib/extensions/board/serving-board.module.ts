@@ -1,5 +1,6 @@
 import { ConfigurableModuleBuilder, Module } from '@nestjs/common';
-import { checkedModule } from '../../doors/options.js';
+import { ModulesContainer } from '@nestjs/core';
+import { checkedModule, refuseSecond } from '../../doors/options.js';
 import { boardController, BoardGuards, ChangeGuards } from './board.controller.js';
 import { OWNER, resolvePath, rules, type ServingBoardOptions } from './options.js';
 import { BOARD_OPTIONS, BOARD_PATH, ServingBoard } from './serving-board.js';
@@ -21,10 +22,15 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<ServingBoardOp
 
 /**
  * Live page about the application's servings: throughput, batches, queues, partitions and versions.
- * With the option `changes`, users can also change them. Import it once, next to `ServingModule`.
- * Its `path` is `servings` by default.
+ * With the option `changes`, users can also change them. Import it next to `ServingModule`, once
+ * for each path. Its `path` is `servings` by default.
  */
 @Module({ providers: [ServingBoard, BoardGuards, ChangeGuards] })
 export class ServingBoardModule extends checkedModule(ConfigurableModuleClass, OWNER, rules, [
   'path',
-]) {}
+]) {
+  constructor(modules: ModulesContainer) {
+    super();
+    refuseSecond(modules, ServingBoardModule, OWNER, BOARD_PATH);
+  }
+}

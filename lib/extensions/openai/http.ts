@@ -143,6 +143,7 @@ interface FastifyInstance {
     name: 'onRequest',
     hook: (request: FastifyRequest, reply: unknown, done: () => void) => void,
   ): void;
+  hasContentTypeParser(type: string): boolean;
   addContentTypeParser(
     type: string,
     parser: (request: unknown, payload: unknown, done: (error: null) => void) => void,
@@ -166,7 +167,8 @@ export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySe
   const hideType = (request: IncomingMessage, route: string): void => {
     const { method, headers } = request;
     known ??= paths();
-    if (method === 'POST' && known.has(pathOf(route))) {
+    // A global prefix may make two doors name one path.
+    if (method === 'POST' && known.has(pathOf(route)) && !hiddenTypes.has(request)) {
       hiddenTypes.set(request, headers['content-type']);
       headers['content-type'] = PRIVATE_TYPE;
     }
@@ -177,7 +179,10 @@ export function leaveBodiesUnparsed(adapter: HttpServer, paths: () => ReadonlySe
       hideType(raw, routeOptions.url ?? raw.url ?? '');
       done();
     });
-    fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
+    // An application may have doors with several paths.
+    if (!fastify.hasContentTypeParser(PRIVATE_TYPE)) {
+      fastify.addContentTypeParser(PRIVATE_TYPE, (_request, _payload, done) => done(null));
+    }
   } else {
     adapter.use((request: IncomingMessage, _response: unknown, next: () => void) => {
       hideType(request, request.url ?? '');

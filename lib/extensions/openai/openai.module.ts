@@ -1,7 +1,7 @@
 import { ConfigurableModuleBuilder, Inject, Module } from '@nestjs/common';
-import { ApplicationConfig, HttpAdapterHost } from '@nestjs/core';
+import { ApplicationConfig, HttpAdapterHost, ModulesContainer } from '@nestjs/core';
 import { InvalidServingError } from '../../index.js';
-import { checkedModule } from '../../doors/options.js';
+import { checkedModule, refuseSecond } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { leaveBodiesUnparsed } from './http.js';
 import { OfferedModels, OPENAI_OPTIONS, type OpenAIOptions, OWNER, rules } from './models.js';
@@ -33,8 +33,8 @@ const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<OpenAIOptions>
 
 /**
  * Answers clients of OpenAI's API, and of Cohere's for reranking, with the servings of tasks.
- * Import it once, next to `ServingModule`. Its routes are `/v1/...` and `/v2/rerank`; with `path:
- * 'openai'`, next to the other options, `/openai/v1/...`.
+ * Import it next to `ServingModule`, once for each path. Its routes are `/v1/...` and `/v2/rerank`;
+ * with `path: 'openai'`, next to the other options, `/openai/v1/...`.
  */
 @Module({
   providers: [OfferedModels, OpenAIGuards, OpenAIExceptionFilter, PlainExceptionFilter, Replies],
@@ -45,8 +45,10 @@ export class OpenAIModule extends checkedModule(ConfigurableModuleClass, OWNER, 
     application: ApplicationConfig,
     replies: Replies,
     @Inject(OPENAI_PATH) path: string,
+    modules: ModulesContainer,
   ) {
     super();
+    refuseSecond(modules, OpenAIModule, OWNER, OPENAI_PATH);
     // The application may leave its global prefix out.
     const bases = (): readonly string[] =>
       ['', application.getGlobalPrefix()].map((prefix) =>

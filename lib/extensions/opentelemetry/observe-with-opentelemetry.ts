@@ -11,6 +11,7 @@ import {
   checkedModule,
   checkOptions,
   isRecord,
+  refuseSecond,
   type Rule,
   type Rules,
 } from '../../doors/options.js';
@@ -25,7 +26,7 @@ import {
   type OnModuleInit,
   Optional,
 } from '@nestjs/common';
-import { ModuleRef } from '@nestjs/core';
+import { ModuleRef, ModulesContainer } from '@nestjs/core';
 
 /** A `Serving`, or the `ServingService` for all servings of an application. */
 export interface ObservedServings {
@@ -141,4 +142,9 @@ export class ServingOpenTelemetryModule extends checkedModule(
   ConfigurableModuleClass,
   OWNER,
   rules,
-) {}
+) {
+  constructor(modules: ModulesContainer) {
+    super();
+    refuseSecond(modules, ServingOpenTelemetryModule, OWNER);
+  }
+}

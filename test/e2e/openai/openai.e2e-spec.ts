@@ -108,6 +108,24 @@ describeOnPlatforms("OpenAI's API", (listen) => {
     return { held, site, serving };
   };
 
+  it('[23.20] Two doors with paths of their own have their own models and guards', async () => {
+    const doors = [
+      OpenAIModule.forRoot({ path: 'open', guards: [], models: { strict } }),
+      OpenAIModule.forRoot({ path: 'closed', guards: [new ApiKeyGuard('key')], models }),
+    ];
+    const site = await listen({
+      imports: [ServingModule.forRoot({ servings: [embedder, strict, reranker] }), ...doors],
+    });
+    const call = { model: 'my-org/embedder', input: 'a' };
+
+    expect((await site.post('/open/v1/embeddings', call)).status).toBe(404);
+    expect((await site.post('/closed/v1/embeddings', call)).status).toBe(401);
+    expect((await site.post('/closed/v1/embeddings', call, { 'x-api-key': 'key' })).status).toBe(
+      200,
+    );
+    expect((await site.post('/open/v1/embeddings', { ...call, model: 'strict' })).status).toBe(200);
+  });
+
   it('[23.1] It lists its models, and describes one whose id has a slash', async () => {
     const site = await start();
     const description = {

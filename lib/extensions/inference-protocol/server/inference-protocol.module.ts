@@ -1,6 +1,6 @@
 import { ConfigurableModuleBuilder, Module, type Provider } from '@nestjs/common';
 import { ApplicationConfig, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
-import { checkedModule } from '../../../doors/options.js';
+import { checkedModule, refuseSecond } from '../../../doors/options.js';
 import { GrpcDoor } from './grpc/grpc-door.js';
 import { GrpcTenants, ProtocolCalls } from './grpc/protocol-calls.js';
 import { Reflection } from './grpc/reflection.js';
@@ -47,6 +47,7 @@ const serverProvider: Provider = {
 export class InferenceProtocolModule extends checkedModule(ConfigurableModuleClass, OWNER, rules) {
   constructor(host: HttpAdapterHost, config: ApplicationConfig, modules: ModulesContainer) {
     super();
+    refuseSecond(modules, InferenceProtocolModule, OWNER);
     const prefixes = (): string[] => [config.getGlobalPrefix(), modulePathIn(modules)];
     // Runs before the application initialises its body parsers.
     if (host.httpAdapter) {

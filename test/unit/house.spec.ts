@@ -38,7 +38,7 @@ const CEILINGS = {
 /** Each extension's ceiling, in thousand characters of code. */
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.4,
-  cli: 48.3,
+  cli: 48.6,
   distribution: 225.2,
   'http-tensors': 2.9,
   hub: 27.2,

@@ -68,6 +68,16 @@ describe('[21.6] Made-up rows', () => {
       'The shape 1x2 of "image" has 2 axes; the input has 3',
     ],
     [
+      'another size of a fixed axis',
+      { image: [1, 3, 5] },
+      'Axis 1 of the input "image" has the size 2, not 3',
+    ],
+    [
+      'a number of rows',
+      { image: [8, 2, 5] },
+      'Axis 0 of the input "image" counts rows, not 8; write 1, and --rows 8',
+    ],
+    [
       'an unknown input',
       { sound: [1] },
       'There is no input "sound"; the inputs are image, words, ids',

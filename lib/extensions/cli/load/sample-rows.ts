@@ -46,14 +46,22 @@ function shapeOf(
     );
   }
   return shape.map((size, axis) => {
+    const wanted = given?.[axis];
     if (axis === batchAxis) {
-      return rows;
+      return wanted === undefined || wanted === 1 || wanted === rows
+        ? rows
+        : fail(
+            `Axis ${axis} of the input "${name}" counts rows, not ${wanted}; write 1, and --rows ${wanted}`,
+          );
+    }
+    if (typeof size === 'number' && wanted !== undefined && wanted !== size) {
+      fail(`Axis ${axis} of the input "${name}" has the size ${size}, not ${wanted}`);
     }
     if (typeof size === 'number') {
       return size;
     }
     return (
-      given?.[axis] ??
+      wanted ??
       fail(
         `Axis ${axis} of the input "${name}" has no fixed size; give the shape of its tensor: ` +
           `--shape ${name}=${shape.map((each, i) => (i === batchAxis ? 1 : typeof each === 'number' ? each : '?')).join('x')}`,

@@ -5,6 +5,8 @@ export interface Rule {
   readonly check: (value: unknown) => boolean;
   readonly allowed: string;
   readonly isRequired?: boolean;
+  /** True for a value that no error may show. */
+  readonly isSecret?: boolean;
   readonly group?: Rules;
   /** Allows other values in place of the group. */
   readonly other?: Rule | undefined;
@@ -123,14 +125,15 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
       const known = Object.keys(rules).toSorted();
       const meant = placeOf(name, rules) ?? closestName(name, known);
       throw new InvalidServingError(
-        `${owner}: unknown option "${option}" (${formatValue(value)}); ` +
+        `${owner}: unknown option "${option}"${rules[meant ?? '']?.isSecret ? '' : ` (${formatValue(value)})`}; ` +
           (meant === undefined ? '' : `did you mean "${group}${meant}"? `) +
           `known are ${known.join(', ')}`,
       );
     }
     if ((value !== undefined || rule.isRequired) && !rule.check(value)) {
       throw new InvalidServingError(
-        `${owner}: option "${option}" is ${formatValue(value)}; allowed is ${rule.allowed}`,
+        `${owner}: option "${option}" ${rule.isSecret ? 'cannot be used' : `is ${formatValue(value)}`}; ` +
+          `allowed is ${rule.allowed}`,
       );
     }
     if (rule.group && isRecord(value)) {

@@ -113,10 +113,11 @@ export interface ClusterOptions {
    * Signs packets (HMAC-SHA256) and refuses those without a valid signature; does not encrypt. JSON
    * clients cannot sign, so a node with a secret refuses them. At least 16 characters.
    * Of a list, the first signs and all are valid, so that a secret can be replaced while nodes run.
+   * An undefined one, as of a missing environment variable, fails the boot.
    *
    * @default none
    */
-  readonly secret?: string | readonly string[];
+  readonly secret?: string | readonly string[] | undefined;
 }
 
 /** Limits for frames, calls and nodes. */

@@ -90,6 +90,7 @@ export const rules: Rules = {
       );
     },
     allowed: 'a string of 16 characters or more, or a list of such strings',
+    isSecret: true,
   },
 };
 const windowRules: Rules = { messages: count, bytes: count };
@@ -102,6 +103,12 @@ export function resolveDistribution(given: DistributionOptions): ResolvedDistrib
   checkOptions(OWNER, given, rules);
   checkOptions(`${OWNER}, "window"`, given.window ?? {}, windowRules);
   checkOptions(`${OWNER}, "limits"`, given.limits ?? {}, limitRules);
+  if ('secret' in given && given.secret === undefined) {
+    throw new InvalidServingError(
+      `${OWNER}: option "secret" is undefined, so that no packet would be signed; is the environment ` +
+        'variable that holds it set? Leave the option out for a cluster without a secret',
+    );
+  }
   const { heartbeat = 1000 } = given;
   const { downAfter = 3 * heartbeat } = given;
   if (downAfter < 2 * heartbeat) {

@@ -162,6 +162,22 @@ describe('The boot of a node', () => {
     expect(String(failure)).toContain('ServingClusterModule is imported more than once');
   });
 
+  it.each([
+    ['missing', { secret: undefined }, 'option "secret" is undefined, so that no packet would be'],
+    ['too short', { secret: 'known-word' }, 'option "secret" cannot be used; allowed is a string'],
+    ['old and too short', { secret: ['x', 'known-word-of-long-ago'] }, 'option "secret" cannot be'],
+    ['misspelt', { secert: 'known-word-of-long-ago' }, '"secert"; did you mean "secret"?'],
+  ])('[23.21] A secret that is %s fails the boot and is not shown', async (_, wrong, message) => {
+    const failure = await bootWith(() => [
+      ServingModule.forRoot(),
+      ServingClusterModule.forRoot({ transport: new MemoryNetwork().transport(), ...wrong }),
+    ]);
+
+    expect(failure).toBeInstanceOf(InvalidServingError);
+    expect(String(failure)).toContain(message);
+    expect(String(failure)).not.toContain('known-word');
+  });
+
   it('[11] A remote with the name of an own serving is refused at boot', async () => {
     const transport = new MemoryNetwork().transport();
 

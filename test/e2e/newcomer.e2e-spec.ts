@@ -107,7 +107,7 @@ describe('What a newcomer meets', () => {
     [
       '[FU28] a provider that does not exist',
       () => ({ model: { file: digits, session: { executionProviders: ['gpu'] } } }),
-      /"gpu" is no provider of onnxruntime-node here; it offers cpu, [^']+\.$/,
+      / on gpu \(onnxruntime-node does not offer it on [^;]+; it offers cpu, [^']+\)\.$/,
     ],
     [
       '[FU30] an option by another name',

@@ -1,5 +1,6 @@
 import type { InferenceSession } from 'onnxruntime-common';
 import { isServingError, ProviderUnavailableError, ServingLoadError } from '../../core/errors.js';
+import { closestName } from '../../core/format.js';
 import type { SessionProviders } from '../../core/partitions/worker/worker-protocol.js';
 import type { PartitionOptions } from '../../core/partitions/batch-function.js';
 import { readdirSync } from 'node:fs';
@@ -57,9 +58,11 @@ export function refuseIgnored(providers: readonly Provider[]): void {
     const passedOn = PASSED_ON.get(name) ?? Object.keys(given);
     const ignored = Object.keys(given).find((option) => !passedOn.includes(option));
     if (ignored !== undefined) {
-      const remedy = name === 'cuda' ? ", or use isolation: 'native'" : '';
+      const meant = closestName(ignored, passedOn);
+      const other = name === 'cuda' ? ", or use isolation: 'native'" : '';
+      const remedy = meant === undefined ? `leave it out${other}` : `did you mean ${meant}?`;
       throw new ServingLoadError(
-        `onnxruntime-node would ignore the option ${ignored} of the provider ${name}; leave it out${remedy}`,
+        `onnxruntime-node would ignore the option ${ignored} of the provider ${name}; ${remedy}`,
       );
     }
   }
@@ -110,7 +113,9 @@ export async function createSession<Session extends Pick<InferenceSession, 'rele
   // The runtime silently ignores unknown providers.
   const known = providers.filter(({ name: each }) => runtime.offered.includes(each));
   const reasons = new Map(
-    providers.filter((each) => !known.includes(each)).map((each) => [each, notOffered()]),
+    providers
+      .filter((each) => !known.includes(each))
+      .map((each) => [each, notOffered(runtime.offered)]),
   );
   let failure: unknown;
   if (known.length > 0) {
@@ -142,7 +147,7 @@ export async function createSession<Session extends Pick<InferenceSession, 'rele
         ? reasons.get(cpu)
         : await runtime.open(model).then(release, asError);
   if (!fault) {
-    throw unavailable(name, providers, reasons, runtime.offered);
+    throw unavailable(name, providers, reasons);
   }
   throw loadError(name, fault);
 }
@@ -157,30 +162,27 @@ export function loadError(model: string, cause: unknown): ServingLoadError {
   return new ServingLoadError(`Cannot load the model ${model}: ${message}${hint}`, { cause });
 }
 
-function notOffered(): Error {
-  return new Error(`onnxruntime-node does not offer it on ${process.platform} ${process.arch}`);
+function notOffered(offered: readonly string[]): Error {
+  return new Error(
+    `onnxruntime-node does not offer it on ${process.platform} ${process.arch}; it offers ${offered.join(', ')}`,
+  );
 }
 
 function unavailable(
   model: string,
   providers: readonly Provider[],
   reasons: ReadonlyMap<Provider, Error>,
-  offered: readonly string[],
 ): Error {
   const names = providers.map(({ name }) => name);
   const failures = providers.map((each) => `${each.name} (${messageOf(reasons.get(each))})`);
   const known = names.filter((name) => name in remedies);
-  const cures = names.map((name) => remedies[name] ?? notBuilt(name, offered));
+  const cures = known.map((name) => ` ${remedies[name]}`);
   const fallback = [...known, 'cpu'].map((name) => `'${name}'`).join(', ');
   return new ProviderUnavailableError(
-    `Cannot run the model ${model} on ${failures.join(' or ')}. ${cures.join(' ')}` +
+    `Cannot run the model ${model} on ${failures.join(' or ')}.${cures.join('')}` +
       (known.length > 0 ? ` Or add a fallback: executionProviders: [${fallback}]` : ''),
     { cause: reasons.get(providers[0]!) },
   );
-}
-
-function notBuilt(name: string, offered: readonly string[]): string {
-  return `"${name}" is no provider of onnxruntime-node here; it offers ${offered.join(', ')}.`;
 }
 
 const cudaRemedy =

@@ -29,12 +29,12 @@ describe('The execution providers of a serving', () => {
     [
       missing,
       [missing],
-      /on abacus \(.+\)\. "abacus" is no provider of onnxruntime-node here; it offers cpu, .+\.$/,
+      /on abacus \(onnxruntime-node does not offer it on .+; it offers cpu, .+\)\.$/,
     ],
     [
       'each of several',
       [missing, 'slide-rule'],
-      /on abacus \(.+\) or slide-rule \(.+\)\. .+ "slide-rule" is no provider .+\.$/,
+      /on abacus \(.+\) or slide-rule \(.+; it offers cpu, .+\)\.$/,
     ],
   ])(
     '[5.7] A missing provider fails the boot with the reason and what to install: %s',
@@ -69,7 +69,9 @@ describe('The execution providers of a serving', () => {
     [
       'unknown',
       [missing, 'cpu'],
-      [/^The model of serving "echo" runs on cpu, without abacus \(.+ does not offer it on /],
+      [
+        /^The model of serving "echo" runs on cpu, without abacus \(.+ does not offer it on .+; it offers cpu, /,
+      ],
     ],
     [
       'known and not available',
@@ -104,6 +106,11 @@ describe('The execution providers of a serving', () => {
       'of the CPU',
       { name: 'cpu', useArena: false },
       /: onnxruntime-node would ignore the option useArena of the provider cpu; leave it out$/,
+    ],
+    [
+      'of CUDA, by its name in C',
+      { name: 'cuda', device_id: 1 },
+      / the option device_id of the provider cuda; did you mean deviceId\?$/,
     ],
     [
       'of CUDA, in a thread',

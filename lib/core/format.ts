@@ -146,16 +146,19 @@ export function closestName(name: string, known: readonly string[]): string | un
   return near[0]?.each;
 }
 
-/** Levenshtein distance. */
+/** Levenshtein distance, where two letters in the wrong order count once. */
 function distanceOf(one: string, other: string): number {
+  let before: number[] = [];
   let above = Array.from({ length: other.length + 1 }, (_, column) => column);
-  for (const [row, letter] of Array.from(one).entries()) {
+  for (let row = 0; row < one.length; row++) {
     const current = [row + 1];
-    for (const [column, match] of Array.from(other).entries()) {
-      const replaced = above[column]! + (letter === match ? 0 : 1);
-      current.push(Math.min(replaced, above[column + 1]! + 1, current[column]! + 1));
+    for (let column = 0; column < other.length; column++) {
+      const replaced = above[column]! + (one[row] === other[column] ? 0 : 1);
+      const isSwap = one[row] === other[column - 1] && one[row - 1] === other[column];
+      const swapped = isSwap ? before[column - 1]! + 1 : Infinity;
+      current.push(Math.min(replaced, swapped, above[column + 1]! + 1, current[column]! + 1));
     }
-    above = current;
+    [before, above] = [above, current];
   }
   return above.at(-1)!;
 }

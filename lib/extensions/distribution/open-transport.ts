@@ -1,6 +1,6 @@
 import { Transport } from '@nestjs/microservices';
 import { InvalidServingError } from '../../index.js';
-import { formatValue } from '../../doors/text.js';
+import { closestName, formatValue } from '../../doors/text.js';
 import type { DistributionOptions } from './options.js';
 import { DEFAULT_NAMESPACE } from './resolve-options.js';
 import type { ServingTransport, TransportKind } from './transport.js';
@@ -34,12 +34,14 @@ function isTransport(value: unknown): value is ServingTransport {
   return typeof value === 'object' && value !== null && 'broadcast' in value;
 }
 
-/** @throws InvalidServingError naming options of another transport */
+/** @throws InvalidServingError naming options of another transport, or misspelt ones */
 function checkAddress({ name, address, isBrokerless }: TransportKind<never>, given: object): void {
   const { options: nested, ...rest }: { readonly options?: object | undefined } = given;
   const others = [...transports.values()].flatMap((each) => each.address);
   const foreign = namesIn(nested ?? {}).filter(
-    (each) => others.includes(each) && !address.includes(each),
+    (each) =>
+      !address.includes(each) &&
+      (others.includes(each) || closestName(each, address) !== undefined),
   );
   if (foreign.length > 0) {
     throw new InvalidServingError(

@@ -119,6 +119,16 @@ describe('The boot of a node', () => {
       'Transport.REDIS has no "servers" in "options"',
     ],
     [
+      'a misspelt port',
+      { transport: TCP, options: { prot: 4000 } },
+      'Transport.TCP has no "prot" in "options"; set its address with "host" and "port" and "path"',
+    ],
+    [
+      'misspelt servers',
+      { transport: NATS, options: { server: 'a:1' } },
+      'Transport.NATS has no "server" in "options"',
+    ],
+    [
       'peers over NATS',
       { transport: NATS, peers: ['a:1'] },
       'Transport.NATS has no "peers", since its nodes connect to a broker',

@@ -132,7 +132,7 @@ export function checkOptions(owner: string, options: object, rules: Rules, group
     }
     if ((value !== undefined || rule.isRequired) && !rule.check(value)) {
       throw new InvalidServingError(
-        `${owner}: option "${option}" ${rule.isSecret ? 'cannot be used' : `is ${formatValue(value)}`}; ` +
+        `${owner}: option "${option}" ${rule.isSecret && value !== undefined ? 'cannot be used' : `is ${formatValue(value)}`}; ` +
           `allowed is ${rule.allowed}`,
       );
     }

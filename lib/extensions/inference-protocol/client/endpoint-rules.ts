@@ -27,8 +27,12 @@ const ofOne: Rules = {
     isRequired: true,
   },
   concurrency: whole(1, 1024),
-  tls: groupOf({ ca: pem, cert: pem, key: pem }),
+  tls: {
+    ...groupOf({ ca: pem, cert: pem, key: { ...pem, isSecret: true } }),
+    isSecret: true,
+  },
   metadata: {
+    isSecret: true,
     check: (value) =>
       typeof value === 'function' ||
       (isRecord(value) && Object.values(value).every((entry) => typeof entry === 'string')),

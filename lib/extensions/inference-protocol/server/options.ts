@@ -209,11 +209,14 @@ export const rules: Rules = {
   grpc: groupOf({
     port: { ...whole(0, 65_535), isRequired: true },
     host: aName,
-    tls: groupOf({
-      cert: { ...pem, isRequired: true },
-      key: { ...pem, isRequired: true },
-      ca: pem,
-    }),
+    tls: {
+      ...groupOf({
+        cert: { ...pem, isRequired: true },
+        key: { ...pem, isRequired: true, isSecret: true },
+        ca: pem,
+      }),
+      isSecret: true,
+    },
     idleTimeout: milliseconds(1),
     listLimit: whole(1, LARGEST_BODY),
     reflection: flag,

@@ -50,6 +50,18 @@ describe('The definition of a serving with an endpoint', () => {
     expect(() => create(options)).toThrow(message);
   });
 
+  it.each<[object, string]>([
+    [{ metdata: { authorization: 'Bearer known-word' } }, 'did you mean "endpoint.metadata"?'],
+    [{ metadata: 'Bearer known-word' }, 'option "endpoint.metadata" cannot be used; allowed is'],
+    [{ tls: { kye: 'known-word' } }, 'did you mean "endpoint.tls.key"?'],
+    [{ tls: { key: [{ pem: 'known-word' }] } }, 'option "endpoint.tls.key" cannot be used'],
+    [{ tls: 'known-word' }, 'option "endpoint.tls" cannot be used; allowed is an object of ca'],
+  ])('[23.21] is refused with %j, which the error does not show', (options, message) => {
+    const define = () => create({ servers: { url: 'grpcs://a:1', ...options } });
+    expect(define).toThrow(message);
+    expect(define).not.toThrow('known-word');
+  });
+
   it.each<[object]>([
     [{ servers: 'grpc://[::1]:8001' }],
     [{ servers: 'grpcs://triton.models.svc:443' }],

@@ -208,11 +208,13 @@ export class SessionEndedError extends ServingError {
   override readonly statusCode = 410;
 }
 
+/** Begins all codes of this package. */
+const CODES = 'SERVING_';
+
 /** True for this package's errors, also from another copy. */
 export function isServingError(error: unknown): error is ServingError {
   return (
-    isError(error) &&
-    readable(() => 'code' in error && String(error.code).startsWith('SERVING_'), false)
+    isError(error) && readable(() => 'code' in error && String(error.code).startsWith(CODES), false)
   );
 }
 
@@ -375,7 +377,7 @@ function partsOf(error: Error, depth: number): WireError {
   const stack = error.stack === undefined ? {} : { stack: textOf(error.stack) };
   const cause =
     error.cause === undefined || depth === 0 ? {} : { cause: toWire(error.cause, depth - 1) };
-  const details = error instanceof ServingError ? undefined : detailsOf(error);
+  const details = detailsOf(error);
   return {
     name: textOf(error.name),
     message: messageOf(error),
@@ -387,7 +389,18 @@ function partsOf(error: Error, depth: number): WireError {
   };
 }
 
-const KNOWN = new Set(['name', 'message', 'stack', 'code', 'cause']);
+const KNOWN = new Set(['name', 'message', 'stack', 'cause']);
+
+/** True for what an error has already without its details. */
+function isKnown(error: Error, name: string, value: unknown): boolean {
+  const ofServings = error instanceof ServingError;
+  return (
+    KNOWN.has(name) ||
+    (name === 'code' && typeof value === 'string') ||
+    (ofServings && name === 'retryAfter') ||
+    (ofServings && name === 'statusCode' && classOf(error.code) !== ServingError)
+  );
+}
 
 function detailsOf(error: Error): string | undefined {
   const parts: string[] = [];
@@ -398,7 +411,9 @@ function detailsOf(error: Error): string | undefined {
   ];
   for (const [name, value] of entries) {
     // Undefined for a function, for example.
-    const text = KNOWN.has(name) ? undefined : readable(() => JSON.stringify(value), undefined);
+    const text = isKnown(error, name, value)
+      ? undefined
+      : readable(() => JSON.stringify(value), undefined);
     if (text !== undefined && length + name.length + text.length < LONGEST_DETAILS) {
       length += name.length + text.length;
       parts.push(`${JSON.stringify(name)}:${text}`);
@@ -417,10 +432,21 @@ function httpMarksOf(error: Error & { readonly getStatus?: unknown }): object {
 function addDetails(error: Error, details: string): void {
   const values = readable(() => JSON.parse(details) as unknown, undefined);
   for (const [name, value] of Object.entries(values ?? {})) {
-    if (!(name in error)) {
+    if (!(name in error) || isOwnStatus(error, name, value)) {
       Object.defineProperty(error, name, { value, enumerable: true, configurable: true });
     }
   }
+}
+
+/** True for the status of an application's own ServingError. */
+function isOwnStatus(error: Error, name: string, value: unknown): boolean {
+  const isOwn = name === 'statusCode' && error.constructor === ServingError;
+  return isOwn && Number.isInteger(value) && Number(value) >= 400 && Number(value) < 600;
+}
+
+/** Applications' own classes of ServingErrors become ServingErrors. */
+function classOf(code: string): typeof ServingError | undefined {
+  return classes.get(code) ?? (code.startsWith(CODES) ? ServingError : undefined);
 }
 
 export function fromWire({
@@ -433,12 +459,10 @@ export function fromWire({
   cause,
 }: WireError): Error {
   const options = { retryAfter, ...(cause !== undefined && { cause: fromWire(cause) }) };
-  const type = code === undefined ? undefined : classes.get(code);
-  const error = type
-    ? new type(message, options)
-    : Object.assign(new Error(message, options), { name });
-  if (code !== undefined && !type) {
-    Object.assign(error, { code });
+  const type = code === undefined ? undefined : classOf(code);
+  const error = type ? new type(message, options) : new Error(message, options);
+  if (!type || type === ServingError) {
+    Object.assign(error, { name }, code !== undefined && { code });
   }
   if (stack !== undefined) {
     error.stack = stack;

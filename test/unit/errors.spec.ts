@@ -182,6 +182,46 @@ describe('[FR5] The properties of an error that crosses', () => {
     );
   });
 
+  it('are kept with the status of a ServingError of the application', () => {
+    class QuotaError extends ServingError {
+      override readonly name = 'QuotaError';
+      override readonly code = 'SERVING_QUOTA';
+      override readonly statusCode = 429;
+      readonly plan = 'free';
+    }
+    class GoneError extends ServingError {
+      override readonly statusCode = 410;
+    }
+    class FieldError extends InvalidInputError {
+      readonly field = 'text';
+    }
+
+    const [quota, gone, field] = [
+      new QuotaError('no more', { retryAfter: 7 }),
+      new GoneError('gone'),
+      new FieldError('no text'),
+    ].map(crossed);
+
+    expect(quota).toBeInstanceOf(ServingError);
+    expect(quota).toMatchObject({
+      name: 'QuotaError',
+      code: 'SERVING_QUOTA',
+      statusCode: 429,
+      expose: true,
+      retryAfter: 7,
+      plan: 'free',
+    });
+    expect(gone).toMatchObject({ code: 'SERVING_ERROR', statusCode: 410 });
+    expect(field).toBeInstanceOf(InvalidInputError);
+    expect(field).toMatchObject({ statusCode: 400, field: 'text' });
+  });
+
+  it('are kept with a code that is a number', () => {
+    expect(crossed(Object.assign(new Error('duplicate key'), { code: 11000 }))).toMatchObject({
+      code: 11000,
+    });
+  });
+
   it('replace nothing of an error', () => {
     const hostile = {
       ...toWire(new Error('x')),
@@ -198,6 +238,9 @@ describe('[FR5] The properties of an error that crosses', () => {
     expect(
       fromWire({ ...toWire(new OverloadedError('full')), details: '{"statusCode":200}' }),
     ).toMatchObject({ statusCode: 503 });
+    expect(
+      fromWire({ ...toWire(new ServingError('odd')), details: '{"statusCode":200}' }),
+    ).toMatchObject({ statusCode: 500 });
   });
 });
 

@@ -15,7 +15,7 @@ const CEILINGS = {
   'files of lib': 344,
   'thousand characters of code in lib': 1570.4,
   'files of the core, its features and its Nest module': 136,
-  'thousand characters of code in the core': 443.5,
+  'thousand characters of code in the core': 443.9,
   'thousand characters of code in the core, its features and its Nest module': 665.2,
   'thousand words of comments': 51.2,
   'names of the doors that are not public': 135,

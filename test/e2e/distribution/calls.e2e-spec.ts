@@ -7,6 +7,7 @@ import {
   InvalidServingError,
   RequestTooLargeError,
   ServingClosedError,
+  ServingError,
   type ServingService,
   UnknownServingError,
   withMetadata,
@@ -433,6 +434,37 @@ describe('A call in a cluster', () => {
       expect(await caller.servings.batchedRun('texts', 1)).toBe('x');
     },
   );
+
+  it('[FR5] A ServingError of the application keeps its status and properties on its way from another node', async () => {
+    class QuotaError extends ServingError {
+      override readonly name = 'QuotaError';
+      override readonly code = 'SERVING_QUOTA';
+      override readonly statusCode = 429;
+      readonly plan = 'free';
+    }
+    const metered: FunctionServingDefinition = {
+      name: 'metered',
+      model: {
+        useFactory: () => (rows: readonly unknown[]) =>
+          rows.map(() => new QuotaError('no more today', { retryAfter: 7 })),
+      },
+    };
+    await cluster.node({ servings: [metered] });
+    const web = await cluster.node();
+    await web.untilNodes('metered');
+
+    const error = await failureOf(web.servings.batchedRun('metered', 1));
+
+    expect(error).toBeInstanceOf(ServingError);
+    expect(error).toMatchObject({
+      name: 'QuotaError',
+      code: 'SERVING_QUOTA',
+      statusCode: 429,
+      retryAfter: 7,
+      plan: 'free',
+      message: 'no more today',
+    });
+  });
 
   it('[11] [7.4] The owner determines the tenant of a remote call that names none', async () => {
     const asked: unknown[] = [];

@@ -8,6 +8,7 @@ import {
   createServing,
   type ServingDefinition,
   ServingModule,
+  ServingService,
 } from 'nestjs-serving';
 import { ServingBoardModule } from 'nestjs-serving/board';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
@@ -142,13 +143,66 @@ describe('Wrong options', () => {
   it('[FU54] A call takes a signal or a number in its options only', async () => {
     const serving = await serve({ name: 'net', model: echo });
     const message =
-      /^A call was given (an instance of AbortSignal|200) as its options; they are an object/;
-    for (const wrong of [AbortSignal.timeout(60_000), 200]) {
+      /^A call was given (an instance of (AbortSignal|Array|Map)|200|null) as its options; they are an object/;
+    for (const wrong of [AbortSignal.timeout(60_000), 200, null, [], new Map([['timeout', 5]])]) {
       const options = wrong as CallOptions;
       await expect(async () => serving.batchedRun(1, options)).rejects.toThrow(message);
       await expect(async () => serving.run(1, options)).rejects.toThrow(message);
       expect(() => serving.stream(1, options)).toThrow(message);
     }
+  });
+
+  it('[FU54] A session and its calls take a signal or a number in their options only', async () => {
+    const serving = await serve({ name: 'net', model: { ...echo, sessions: {} } });
+    const session = serving.open();
+    for (const wrong of [AbortSignal.timeout(60_000), 200, null, []]) {
+      const options = wrong as CallOptions;
+      expect(() => serving.open(options)).toThrow('as its options; they are an object');
+      await expect(async () => session.run(1, options)).rejects.toThrow(
+        'as its options; they are an object',
+      );
+    }
+    await session.close();
+  });
+
+  it.each(['tenant', 'key', 'version'])(
+    '[FU54] A call of a session takes no %s, which its session has',
+    async (option) => {
+      const serving = await serve({ name: 'net', model: { ...echo, sessions: {} } });
+      const session = serving.open();
+
+      await expect(async () => session.run(1, { [option]: 'default' })).rejects.toThrow(
+        `A call of a session of serving "net" has the option "${option}", which is its session's: ` +
+          `open({ ${option} })`,
+      );
+      await session.close();
+    },
+  );
+
+  it('[FU54] A call of a batched method takes a signal or a number in its options only, and the signal of an AbortController', async () => {
+    class Texts {
+      @Batched()
+      lengths(texts: string[]): number[] {
+        return texts.map(({ length }) => length);
+      }
+    }
+    const app = await Test.createTestingModule({
+      imports: [ServingModule.forRoot()],
+      providers: [Texts],
+    }).compile();
+    await app.init();
+    const servings = app.get(ServingService);
+    const aborted = new AbortController();
+    aborted.abort(new Error('left'));
+
+    for (const wrong of [AbortSignal.timeout(60_000), 200, null, []]) {
+      const call = servings.batchedRun('Texts.lengths', ['ab'], wrong as CallOptions);
+      await expect(call).rejects.toThrow('as its options; they are an object');
+    }
+    for (const run of ['batchedRun', 'run'] as const) {
+      await expect(servings[run]('Texts.lengths', ['ab'], aborted)).rejects.toThrow('left');
+    }
+    await app.close();
   });
 
   it.each([

@@ -228,13 +228,19 @@ export function outsideCallContext<T>(work: () => T): T {
 /** A call's origin. */
 export type Origin = 'http' | 'rpc' | 'ws' | 'graphql' | 'in-process' | (string & {});
 
-function inRequest<Options extends CallOptions>(options: Options): Options {
-  if (typeof options !== 'object' || 'aborted' in options) {
-    const given = typeof options === 'object' ? typeName(options) : formatValue(options);
+/** @throws InvalidInputError for values whose options would be ignored: a signal, a list, a Map */
+export function requireOptions(options: unknown): void {
+  const isObject = typeof options === 'object' && options !== null;
+  if (!isObject || 'aborted' in options || Symbol.iterator in options) {
+    const given = isObject ? typeName(options) : formatValue(options);
     throw new InvalidInputError(
       `A call was given ${given} as its options; they are an object, such as { signal, timeout: 200 }`,
     );
   }
+}
+
+function inRequest<Options extends CallOptions>(options: Options): Options {
+  requireOptions(options);
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
 }

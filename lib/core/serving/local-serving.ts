@@ -2,6 +2,7 @@ import { merge, type Observable } from 'rxjs';
 import {
   callInRequest,
   type CallOptions,
+  requireOptions,
   streamInRequest,
   type StreamOptions,
 } from '../context/call-context.js';
@@ -347,6 +348,9 @@ export class LocalServing<
   }
 
   private chosenFor(input: unknown, options: CallOptions): LoadedVersion | undefined {
+    if (options !== NO_OPTIONS) {
+      requireOptions(options);
+    }
     const { only } = this.loaded;
     return only && options.version === undefined ? only : this.loaded.for(input, options);
   }

@@ -1,6 +1,10 @@
 import { formatValue } from '../../core/format.js';
 import { callingBatch, type CallingBatch, refuseCycle } from '../../core/context/call-cycles.js';
-import { callInRequest, type CallOptions } from '../../core/context/call-context.js';
+import {
+  callInRequest,
+  type CallOptions,
+  requireOptions,
+} from '../../core/context/call-context.js';
 import {
   InvalidInputError,
   isA,
@@ -83,6 +87,7 @@ export function endedBy(why: string, cause?: unknown): SessionEndedError {
 
 /** @throws InvalidInputError for an unknown option or an invalid value */
 export function checkSessionOptions(serving: string, options: CallOptions): void {
+  requireOptions(options);
   const { tenant, key, version: _version, ...others } = options;
   const [unknown] = Object.keys(others);
   if (unknown !== undefined) {
@@ -133,12 +138,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
     input: unknown,
     options: SessionCallOptions,
   ): Promise<unknown> {
-    // Options may be an AbortController, whose inherited signal a copy would lose.
-    const own =
-      options === NO_OPTIONS
-        ? this.options
-        : { ...options, signal: options.signal, ...this.options };
-    return callInRequest(own, (inside) => this.enqueue(steps, input, inside));
+    return callInRequest(this.withOwn(options), (inside) => this.enqueue(steps, input, inside));
   }
 
   override async close(): Promise<void> {
@@ -179,6 +179,24 @@ export class OrderedSession extends ServingSession implements OpenSession {
     }
     this.isRunning = true;
     return this.step(steps, input, options, resolved);
+  }
+
+  private withOwn(options: CallOptions): CallOptions {
+    if (options === NO_OPTIONS) {
+      return this.options;
+    }
+    requireOptions(options);
+    const { tenant, key, version, signal } = options;
+    const [given] =
+      Object.entries({ tenant, key, version }).find(([, value]) => value !== undefined) ?? [];
+    if (given !== undefined) {
+      throw new InvalidInputError(
+        `A call of a session of serving "${this.host.serving}" has the option "${given}", which is its ` +
+          `session's: open({ ${given} })`,
+      );
+    }
+    // Options may be an AbortController, whose inherited signal a copy would lose.
+    return { ...options, signal, ...this.options };
   }
 
   /** @throws CallCycleError if the call's own step would wait for it */

@@ -1,6 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { copyInput } from '../../core/batch/deep-copy.js';
-import type { CallOptions, RequestCaller, StreamOptions } from '../../core/context/call-context.js';
+import {
+  type CallOptions,
+  type RequestCaller,
+  requireOptions,
+  type StreamOptions,
+} from '../../core/context/call-context.js';
 import { optionsOf } from '../request-context.js';
 import type { BatchSize } from '../../core/definition/batch-size.js';
 import type { FunctionServingDefinition } from '../../core/definition/serving-definition.js';
@@ -138,7 +143,13 @@ export class MethodServing extends LocalServing {
   ): Options & InternalCallOptions {
     const { priority: priorityOf } = this.method.options?.queue ?? {};
     const priority = priorityOf && Reflect.apply(priorityOf, undefined, args);
-    return { priority, ...options, group: this.groupOf(instance) } as Options & InternalCallOptions;
+    if (options !== undefined) {
+      requireOptions(options);
+    }
+    // Options may be an AbortController, whose inherited signal a copy would lose.
+    const { signal } = options ?? {};
+    return { priority, ...options, signal, group: this.groupOf(instance) } as Options &
+      InternalCallOptions;
   }
 }
 

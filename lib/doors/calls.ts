@@ -8,6 +8,7 @@ export { CallRecorder } from '../core/events/call-recorder.js';
 export { EventHub, type EventOf } from '../core/events/event-hub.js';
 export {
   DEFAULT_CALL_OPTIONS,
+  INTERNAL,
   type InternalCallOptions,
   onCancel,
   orCancelled,

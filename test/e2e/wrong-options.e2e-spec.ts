@@ -16,8 +16,9 @@ import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { OpenAIModule } from 'nestjs-serving/openai';
 import { ServingOpenTelemetryModule } from 'nestjs-serving/opentelemetry';
 import { textEmbedding, textGeneration } from 'nestjs-serving/tasks';
-import { embedder } from '../fixtures/tasks/tiny-models.js';
+import { iterated } from '../fixtures/async/streams.js';
 import { useServings } from '../fixtures/serving/use-servings.js';
+import { embedder } from '../fixtures/tasks/tiny-models.js';
 
 const file = 'sample/01-digits/model/digits.onnx';
 const echo = { useFactory: () => (rows: unknown[]) => rows };
@@ -151,6 +152,20 @@ describe('Wrong options', () => {
       expect(() => serving.stream(1, options)).toThrow(message);
     }
   });
+
+  it.each(['zeroCopy', 'group', 'turn', 'resolved', 'recorder'])(
+    '[FU70] The option %s, which only the package itself gives a call, is refused from outside',
+    async (option) => {
+      const serving = await serve({ name: 'net', model: echo });
+      const options: CallOptions = { ...({ [option]: 5 } as object) };
+      const message = `A call to serving "net" has the unknown option "${option}"`;
+
+      await expect(serving.batchedRun(1, options)).rejects.toThrow(message);
+      await expect(serving.run(1, options)).rejects.toThrow(message);
+      await expect(iterated(serving.stream(1, options))).rejects.toThrow(message);
+      await expect(serving.batchedRun(1)).resolves.toBe(1);
+    },
+  );
 
   it('[FU54] A session and its calls take a signal or a number in their options only', async () => {
     const serving = await serve({ name: 'net', model: { ...echo, sessions: {} } });

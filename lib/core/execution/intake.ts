@@ -14,7 +14,11 @@ import {
 import { type Lanes, type ServingLane } from './lanes.js';
 import { type BatchRequest, type Reply, type ReplyEnd, ReplyRequest } from './request.js';
 import type { RowLengths } from './row-lengths.js';
-import type { InternalCallOptions, ResolvedCallOptions } from './resolved-call-options.js';
+import {
+  INTERNAL,
+  type InternalCallOptions,
+  type ResolvedCallOptions,
+} from './resolved-call-options.js';
 import { StreamRequest } from './stream-request.js';
 import { read } from '../batch/container.js';
 import { storageClasses } from '../batch/tensor.js';
@@ -63,7 +67,7 @@ export class Intake {
     end?: ReplyEnd<Answer>,
   ): Promise<Answer> {
     const request = this.replyRequest(batch, context, costOf(this.callbacks, batch), end);
-    request.stateTurn = context.options.turn;
+    request.stateTurn = context.options[INTERNAL]?.turn;
     request.failWhenCancelled();
     if (request.isOver) {
       context.leavePlace?.();
@@ -97,7 +101,7 @@ export class Intake {
     const { lanes, signature, lengths } = this;
     const { name, queue, template } = this.options;
     checkSize(this.options, batch);
-    options.turn?.check(batch.size);
+    options[INTERNAL]?.turn?.check(batch.size);
     const keys = isAlone || lanes.limits.has(batch.key) ? undefined : lanes.keys;
     validateBatch(name, batch, lanes.optionsOf(batch.key), keys);
     if (!batch.template || batch.template !== this.checked) {
@@ -112,7 +116,7 @@ export class Intake {
     const rows = lengths ? lengths.vary(batch) : batch;
     const lane = isAlone
       ? lanes.laneAlone(rows, queue.maxRowsPerCall, origin)
-      : lanes.laneOf(rows, origin, options.group);
+      : lanes.laneOf(rows, origin, options[INTERNAL]?.group);
     const hooks = requestedHooks(options);
     if (hooks) {
       checkHooks(name, batch, hooks, lane.limits.batchSize, signature);

@@ -24,7 +24,7 @@ import type { Lanes } from './lanes.js';
 import { type BatchRequest, releaseOutput, type Reply } from './request.js';
 import { Pieces } from './pieces.js';
 import { type RowLengths, rowLengthsOf } from './row-lengths.js';
-import { onCancel, resolveCallOptions } from './resolved-call-options.js';
+import { INTERNAL, onCancel, resolveCallOptions } from './resolved-call-options.js';
 import { eventsOf } from './stream-request.js';
 import { RowCheck, type RowFindings } from './row-check.js';
 import { examplesOf, type WarmedUp, warmUp } from './warm-up.js';
@@ -333,7 +333,7 @@ export class Pipeline implements Closable {
   }
 
   private recorderOf(
-    { recorder, signal }: CallContext['options'],
+    { [INTERNAL]: { recorder } = {}, signal }: CallContext['options'],
     mode: CallMode,
   ): CallRecorder | undefined {
     return !recorder && this.events.observesCalls
@@ -350,11 +350,12 @@ export class Pipeline implements Closable {
   ): CallContext {
     this.refuseOnceClosed();
     const timeout = isStream ? undefined : this.options.timeout;
+    const own = options[INTERNAL];
     const resolved =
-      options.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, isStream);
+      own?.resolved ?? resolveCallOptions(this.callbacks, input, options, timeout, isStream);
     options.signal?.throwIfAborted();
     const { name, states } = this.options;
-    if (states && !options.turn) {
+    if (states && !own?.turn) {
       throw states.outside(name);
     }
     return { options, resolved, recorder, isAlone, caller: callingBatch() };
@@ -376,7 +377,7 @@ export class Pipeline implements Closable {
 
   private outputOf(call: Call, context: CallContext): Promise<CallOutput> {
     const { rows } = call;
-    const { turn } = context.options;
+    const turn = context.options[INTERNAL]?.turn;
     if (turn && !(rows instanceof Batch)) {
       dropCall(call);
       turn.check();
@@ -388,8 +389,8 @@ export class Pipeline implements Closable {
           .then((reply) => ({ output: releaseOutput(reply.rows), said: reply }));
   }
 
-  private endOf({ single }: Call, { zeroCopy }: CallContext['options']): AnswerEnd {
-    return single ? this.ends.single : zeroCopy ? this.ends.lent : this.ends.list;
+  private endOf({ single }: Call, { [INTERNAL]: own }: CallContext['options']): AnswerEnd {
+    return single ? this.ends.single : own?.zeroCopy ? this.ends.lent : this.ends.list;
   }
 
   private replyOf(call: Call, context: CallContext): Promise<Reply> {

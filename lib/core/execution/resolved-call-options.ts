@@ -54,12 +54,6 @@ const OPTIONS: ReadonlyMap<string, boolean> = new Map(
   } satisfies Record<keyof StreamOptions<string>, boolean>),
 );
 
-const INTERNAL_OPTIONS: ReadonlySet<string> = new Set([
-  'zeroCopy',
-  'group',
-  'turn',
-] satisfies (keyof InternalCallOptions)[]);
-
 /**
  * Starts the call's timeout.
  *
@@ -204,7 +198,7 @@ function checkNames(serving: string, options: CallOptions, isStream: boolean): v
   for (const option in options) {
     const ofStreams = OPTIONS.get(option);
     const isKnown = ofStreams !== undefined && (isStream || !ofStreams);
-    if (!isKnown && Object.hasOwn(options, option) && !INTERNAL_OPTIONS.has(option)) {
+    if (!isKnown && Object.hasOwn(options, option)) {
       const allowed = [...OPTIONS].filter(([, isForStreams]) => isStream || !isForStreams);
       const names = allowed.map(([each]) => each).join(', ');
       throw new InvalidInputError(
@@ -229,7 +223,14 @@ function check(
   }
 }
 
+/** Key of the options that only this package gives. Options from a client's JSON have no symbols. */
+export const INTERNAL = Symbol('internal options');
+
 export interface InternalCallOptions extends CallOptions {
+  readonly [INTERNAL]?: InternalOptions;
+}
+
+interface InternalOptions {
   /**
    * Allows views of the batch's output: the caller copies it in the same turn of the event loop.
    */

@@ -19,6 +19,7 @@ import { log } from '../log.js';
 import type { PartitionStatus } from '../partitions/partition.js';
 import { ServingStream } from '../streaming/serving-stream.js';
 import {
+  INTERNAL,
   type InternalCallOptions,
   NO_OPTIONS,
   resolveCallOptions,
@@ -409,7 +410,7 @@ export class LocalServing<
     mode: 'inline' | 'stream',
     version: LoadedVersion,
     input: Input,
-    options: StreamOptions<string>,
+    options: StreamOptions<string> & InternalCallOptions,
   ): Promise<OpenedFor> {
     const { events } = version;
     const { signal } = options;
@@ -425,7 +426,8 @@ export class LocalServing<
         throw states.outside(this.name);
       }
       const pipeline = await version.openEarly(resolved);
-      return { pipeline, inside: { ...options, signal, resolved, recorder } };
+      const own = { ...options[INTERNAL], resolved, recorder };
+      return { pipeline, inside: { ...options, signal, [INTERNAL]: own } };
     } catch (error) {
       countEnd(events, recorder, { error }, signal);
       throw error;

@@ -12,6 +12,7 @@ import {
   SessionEndedError,
 } from '../../core/errors.js';
 import {
+  INTERNAL,
   type InternalCallOptions,
   NO_OPTIONS,
   onCancel,
@@ -44,8 +45,7 @@ export interface SessionHost {
 }
 
 export type StepOptions = InternalCallOptions & {
-  readonly resolved: ResolvedCallOptions;
-  readonly turn: SessionTurn;
+  readonly [INTERNAL]: { readonly resolved: ResolvedCallOptions; readonly turn: SessionTurn };
 };
 
 export class SessionTurn implements StateTurn {
@@ -236,7 +236,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
     turn.steps = steps ?? turn.steps;
     try {
       const { group } = host;
-      const output = await host.run(input, { ...options, resolved, group, turn });
+      const output = await host.run(input, { ...options, [INTERNAL]: { resolved, group, turn } });
       turn.steps++;
       return output;
     } catch (error) {

@@ -11,7 +11,7 @@ import type { BatchSize } from '../../core/definition/batch-size.js';
 import type { FunctionServingDefinition } from '../../core/definition/serving-definition.js';
 import { InvalidInputError, InvalidOutputError, InvalidServingError } from '../../core/errors.js';
 import type { EventHub } from '../../core/events/event-hub.js';
-import type { InternalCallOptions } from '../../core/execution/resolved-call-options.js';
+import { INTERNAL, type InternalCallOptions } from '../../core/execution/resolved-call-options.js';
 import { countOf, formatValue, returnedType } from '../../core/format.js';
 import { type Engine, functionEngine } from '../../core/partitions/engine.js';
 import type { MethodCalls, OfArguments, Provide } from '../../core/serving/feature.js';
@@ -148,8 +148,12 @@ export class MethodServing extends LocalServing {
     }
     // Options may be an AbortController, whose inherited signal a copy would lose.
     const { signal } = options ?? {};
-    return { priority, ...options, signal, group: this.groupOf(instance) } as Options &
-      InternalCallOptions;
+    return {
+      priority,
+      ...options,
+      signal,
+      [INTERNAL]: { group: this.groupOf(instance) },
+    } as Options & InternalCallOptions;
   }
 }
 

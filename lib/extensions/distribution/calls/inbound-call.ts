@@ -5,7 +5,7 @@ import {
   ServingClosedError,
   type StreamOptions,
 } from '../../../index.js';
-import { type AbortSignalLike, type InternalCallOptions } from '../../../doors/calls.js';
+import { type AbortSignalLike, INTERNAL, type InternalCallOptions } from '../../../doors/calls.js';
 import { messageOf } from '../../../doors/text.js';
 import { errorHeader, lostCallerHeader, packetsLostError } from './attempt-error.js';
 import {
@@ -260,7 +260,7 @@ function optionsIn(
     version: optionalStringIn(header, 'version'),
     origin: optionalStringIn(header, 'origin') ?? 'rpc',
     signal,
-    zeroCopy,
+    [INTERNAL]: { zeroCopy },
   };
 }
 

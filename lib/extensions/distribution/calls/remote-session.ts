@@ -8,6 +8,7 @@ import {
 } from '../../../index.js';
 import {
   endedBy,
+  INTERNAL,
   orCancelled,
   Queue,
   type ResolvedCallOptions,
@@ -47,7 +48,10 @@ export class RemoteSessionHost implements SessionHost {
     return this.options.resolve(input, options);
   }
 
-  async run(input: unknown, { turn, resolved, priority }: StepOptions): Promise<unknown> {
+  async run(
+    input: unknown,
+    { [INTERNAL]: { turn, resolved }, priority }: StepOptions,
+  ): Promise<unknown> {
     const { options } = this;
     const exit = options.enter();
     try {

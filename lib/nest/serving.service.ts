@@ -4,7 +4,7 @@ import { BatchedMethods } from './batched/batched-methods.js';
 import { InvalidServingError, UnknownServingError } from '../core/errors.js';
 import { ServingRegistry } from './serving.registry.js';
 import type { CallOptions, StreamOptions } from '../core/context/call-context.js';
-import type { EventOf, ServingCounters } from '../core/events/event-hub.js';
+import { checkEventType, type EventOf, type ServingCounters } from '../core/events/event-hub.js';
 import { healthOf, type Serving, type ServingHealth } from '../core/serving/serving.js';
 import type { ServingSession, SessionOptions } from '../core/execution/kept-states.js';
 import type { ServingEvent } from '../core/events/serving-event.js';
@@ -94,8 +94,13 @@ export class ServingService implements OnModuleInit {
     this.initialised.complete();
   }
 
-  /** One type's events. Costs less than all events: we make only observed ones. */
+  /**
+   * One type's events. Costs less than all events: we make only observed ones.
+   *
+   * @throws InvalidServingError for a type of no event
+   */
   eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    checkEventType(type);
     return this.observed(
       () => this.methods.events.of(type),
       (serving) => serving.eventsOf?.(type),

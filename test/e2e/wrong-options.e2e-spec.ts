@@ -167,6 +167,19 @@ describe('Wrong options', () => {
     },
   );
 
+  it('[FU71] The events of a type that no event has are refused', async () => {
+    const serving = await serve({ name: 'net', model: echo });
+    const app = await Test.createTestingModule({ imports: [ServingModule.forRoot()] }).compile();
+    const type = 'batch:ended' as 'batch:end';
+    const message =
+      'There are no events "batch:ended"; observe call:start, call:end, batch:start, batch:end, ' +
+      'partition:change, sequence:step';
+
+    expect(() => serving.eventsOf(type)).toThrow(message);
+    expect(() => app.get(ServingService).eventsOf(type)).toThrow(message);
+    expect(() => serving.eventsOf('sequence:step')).not.toThrow();
+  });
+
   it('[FU54] A session and its calls take a signal or a number in their options only', async () => {
     const serving = await serve({ name: 'net', model: { ...echo, sessions: {} } });
     const session = serving.open();

@@ -1,7 +1,8 @@
 import { type Channel, channel } from 'node:diagnostics_channel';
 import { EMPTY, merge, type Observable, Subject } from 'rxjs';
 import type { ServingEvent, ServingEvents } from './serving-event.js';
-import { isServingError } from '../errors.js';
+import { InvalidServingError, isServingError } from '../errors.js';
+import { formatValue } from '../format.js';
 import type { AbortSignalLike } from '../context/call-context.js';
 
 export type EventOf<Type extends ServingEvent['type']> = ServingEvents[Type];
@@ -30,6 +31,18 @@ type Channels = ReadonlyMap<string, EventChannel>;
 const SILENT: Channels = new Map();
 
 const TYPES = ['call:start', 'call:end', 'batch:start', 'batch:end', 'partition:change'] as const;
+
+/** Features add theirs. */
+export const eventTypes = new Set<string>(TYPES);
+
+/** @throws InvalidServingError */
+export function checkEventType(type: string): void {
+  if (!eventTypes.has(type)) {
+    throw new InvalidServingError(
+      `There are no events ${formatValue(type)}; observe ${[...eventTypes].join(', ')}`,
+    );
+  }
+}
 
 /**
  * A serving's events, for observers and on `node:diagnostics_channel`, such as
@@ -67,6 +80,7 @@ export class EventHub {
 
   /** Completes immediately for an event that the serving doesn't have. */
   of<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>> {
+    checkEventType(type);
     return (this.channels.get(type)?.subject.asObservable() ?? EMPTY) as Observable<never>;
   }
 

@@ -55,7 +55,11 @@ export abstract class Serving<
   /** Events when calls and batches start and end, and when a partition's status changes. Hot. */
   abstract readonly events$: Observable<ServingEvent>;
 
-  /** One type's events. Cheaper than all events, since unobserved ones are not created. */
+  /**
+   * One type's events. Cheaper than all events, since unobserved ones are not created.
+   *
+   * @throws InvalidServingError for a type of no event
+   */
   abstract eventsOf<Type extends ServingEvent['type']>(type: Type): Observable<EventOf<Type>>;
 
   /** Queued rows; 0 for a handle without its own queue. */

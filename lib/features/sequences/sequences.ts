@@ -6,6 +6,7 @@ import {
   type Rule,
   whole,
 } from '../../core/definition/option-rules.js';
+import { eventTypes } from '../../core/events/event-hub.js';
 import { formatValue } from '../../core/format.js';
 import type { OpenPartition, OtherHandler } from '../../core/partitions/engine.js';
 import type { Feature } from '../../core/serving/feature.js';
@@ -95,6 +96,8 @@ export interface SequenceStepEvent extends SequenceStepRecord {
   /** The partition's index. */
   readonly partition: number;
 }
+
+eventTypes.add('sequence:step');
 
 const aCost: Rule = {
   check: (value) => typeof value === 'number' && value > 0,

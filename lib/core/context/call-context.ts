@@ -67,6 +67,8 @@ export interface CallOptions {
   readonly version?: string | undefined;
 }
 
+export const NO_OPTIONS: CallOptions = {};
+
 /** A streamed call's options. */
 export interface StreamOptions<Hook extends string = never> extends CallOptions {
   /** Hooks to include. All rows of the call then run in one batch, so they must fit into one. */
@@ -240,7 +242,9 @@ export function requireOptions(options: unknown): void {
 }
 
 function inRequest<Options extends CallOptions>(options: Options): Options {
-  requireOptions(options);
+  if (options !== NO_OPTIONS) {
+    requireOptions(options);
+  }
   const signal = options.signal ? undefined : currentSignal();
   return signal ? { ...options, signal } : options;
 }

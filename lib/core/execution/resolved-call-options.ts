@@ -3,6 +3,7 @@ import { formatValue } from '../format.js';
 import {
   type AbortSignalLike,
   type CallOptions,
+  NO_OPTIONS,
   onAbort,
   type StreamOptions,
 } from '../context/call-context.js';
@@ -27,8 +28,6 @@ export interface ResolvedCallOptions extends Due {
   /** For rows that callers share: their latest deadline, for the queue only. */
   readonly shared?: Due;
 }
-
-export const NO_OPTIONS: CallOptions = {};
 
 export const DEFAULT_CALL_OPTIONS: ResolvedCallOptions = {
   priority: 0,

@@ -2,6 +2,7 @@ import { merge, type Observable } from 'rxjs';
 import {
   callInRequest,
   type CallOptions,
+  NO_OPTIONS,
   requireOptions,
   streamInRequest,
   type StreamOptions,
@@ -21,7 +22,6 @@ import { ServingStream } from '../streaming/serving-stream.js';
 import {
   INTERNAL,
   type InternalCallOptions,
-  NO_OPTIONS,
   resolveCallOptions,
 } from '../execution/resolved-call-options.js';
 import type { ServingParts } from './feature.js';

@@ -3,6 +3,7 @@ import { callingBatch, type CallingBatch, refuseCycle } from '../../core/context
 import {
   callInRequest,
   type CallOptions,
+  NO_OPTIONS,
   requireOptions,
 } from '../../core/context/call-context.js';
 import {
@@ -14,7 +15,6 @@ import {
 import {
   INTERNAL,
   type InternalCallOptions,
-  NO_OPTIONS,
   onCancel,
   resolveCallOptions,
   type ResolvedCallOptions,

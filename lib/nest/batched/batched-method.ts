@@ -96,8 +96,20 @@ const KEY = 'serving:batched';
 export const METHODS = Symbol('batched methods');
 
 export function addBatchedMethod(type: object, method: BatchedMethod): void {
-  const own = (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
-  Reflect.defineMetadata(KEY, [...own, method], type);
+  Reflect.defineMetadata(KEY, [...ownMethodsOf(type), method], type);
+}
+
+function ownMethodsOf(type: object): BatchedMethod[] {
+  return (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
+}
+
+/** True if a class below the method's own has another method of its name. */
+export function isOverridden(type: Function, method: BatchedMethod): boolean {
+  return (
+    !ownMethodsOf(type).includes(method) &&
+    (Object.hasOwn(type.prototype as object, method.key) ||
+      isOverridden(Object.getPrototypeOf(type) as Function, method))
+  );
 }
 
 /** Includes base classes' methods. */
@@ -105,6 +117,5 @@ export function batchedMethodsOf(type: unknown): BatchedMethod[] {
   if (typeof type !== 'function') {
     return [];
   }
-  const own = (Reflect.getOwnMetadata(KEY, type) ?? []) as BatchedMethod[];
-  return [...own, ...batchedMethodsOf(Object.getPrototypeOf(type))];
+  return [...ownMethodsOf(type), ...batchedMethodsOf(Object.getPrototypeOf(type))];
 }

@@ -15,7 +15,7 @@ import type { ServingHealth } from '../../core/serving/serving.js';
 import { providerFrom } from '../serving.providers.js';
 import { ServingRegistry } from '../serving.registry.js';
 import { checkBatchedMethod, checkScope } from './batched-check.js';
-import { type BatchedMethod, batchedMethodsOf, METHODS } from './batched-method.js';
+import { type BatchedMethod, batchedMethodsOf, isOverridden, METHODS } from './batched-method.js';
 import { MethodServing } from './method-serving.js';
 
 interface RunningMethod {
@@ -76,7 +76,8 @@ export class BatchedMethods
         this.alike.add(type);
       }
       for (const method of methods) {
-        if (method.options) {
+        // A call of the name runs another method, which may call this one as its base class's.
+        if (method.options && !isOverridden(type as new () => object, method)) {
           const { serving } = this.runningFor(method, type as new () => object);
           requireOrigins(this.application, serving);
           const isSingle = wrapper.isDependencyTreeStatic() && !wrapper.isTransient;

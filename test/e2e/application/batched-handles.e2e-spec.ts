@@ -2,6 +2,7 @@ import { afterEach, describe, expect, it } from '@jest/globals';
 import { Injectable, type INestApplicationContext, Scope, type Type } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import {
+  asCaller,
   Batched,
   DeadlineExceededError,
   InvalidInputError,
@@ -9,6 +10,7 @@ import {
   type Serving,
   ServingModule,
   ServingService,
+  UnknownServingError,
 } from 'nestjs-serving';
 import { BatchedMethods } from '../../../lib/nest/batched/batched-methods.js';
 import { iterated } from '../../fixtures/async/streams.js';
@@ -48,6 +50,22 @@ class Copied {
   @Batched()
   async copy(rows: string[]): Promise<string[]> {
     return rows;
+  }
+}
+
+@Injectable()
+class Plain extends Joiner {
+  // @ts-expect-error -- The method of the base class takes lists.
+  override async join(left: string, right: string): Promise<string> {
+    return `${left} and ${right}`;
+  }
+}
+
+@Injectable()
+class Louder extends Joiner {
+  @Batched()
+  override async join(left: string[]): Promise<string[]> {
+    return left.map((text) => text.toUpperCase());
   }
 }
 
@@ -143,6 +161,19 @@ describe('The handle of a batched method', () => {
       expect(methods.shutdownLimits).toEqual([30_000]);
     },
   );
+
+  it('[M1] A method that a class overrides without @Batched() has no handle, which would run the base class', async () => {
+    await expect(start(Plain, 'join')).rejects.toThrow(UnknownServingError);
+    expect(app!.get(ServingService).health()).toEqual([]);
+    await expect(asCaller(app!.get(Plain)).join('a', 'b')).resolves.toBe('a and b');
+  });
+
+  it('[M1] A method that a class overrides with @Batched() has one handle', async () => {
+    const handle = await start<[string, string], string>(Louder, 'join');
+
+    expect(app!.get(ServingService).health()).toHaveLength(1);
+    await expect(handle.batchedRun(['a', 'b'])).resolves.toBe('A');
+  });
 
   it('[M1] A call by the handle is refused for a class with several instances', async () => {
     const handle = await start<[string], string>(Copied, 'copy');

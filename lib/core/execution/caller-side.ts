@@ -11,6 +11,7 @@ import {
   InvalidInputError,
   InvalidServingError,
   isError,
+  noteRun,
 } from '../errors.js';
 import type { ServingSignature } from '../partitions/model/model-signature.js';
 import { formatValue } from '../format.js';
@@ -195,11 +196,22 @@ export async function* finishStream(
   waitFor: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): AsyncGenerator<unknown, void> {
   if (callbacks.postprocessStream) {
-    yield* elementsOf(
-      callbacks.name,
-      callbacks.postprocessStream(events, { info, facts }),
-      waitFor,
-    );
+    let failure: unknown;
+    const given = (async function* () {
+      try {
+        yield* events;
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    })();
+    try {
+      const shaped = callbacks.postprocessStream(given, { info, facts });
+      yield* elementsOf(callbacks.name, shaped, waitFor);
+    } catch (error) {
+      // The rows' own refusal passes unmarked.
+      throw error === failure ? error : noteRun(error);
+    }
     return;
   }
   for await (const event of events) {
@@ -208,7 +220,8 @@ export async function* finishStream(
       continue;
     }
     const { output, metadata } = event;
-    const shaped = callbacks.postprocess(output, { isSplit: false, metadata, info, facts });
+    const { postprocess } = callbacks;
+    const shaped = afterRun(() => postprocess(output, { isSplit: false, metadata, info, facts }));
     yield { ...event, output: shaped instanceof Promise ? await waitFor(shaped) : shaped };
   }
 }
@@ -246,7 +259,7 @@ function preprocess(
   context: PreprocessContext,
 ): Call | Promise<Call> {
   try {
-    const prepared = callbacks.preprocess!(input, context);
+    const prepared = afterRun(() => callbacks.preprocess!(input, context));
     return isThenable(prepared)
       ? Promise.resolve(prepared).then(
           (own) => preprocessed(callbacks, own, reader),

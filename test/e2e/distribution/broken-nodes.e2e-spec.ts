@@ -8,6 +8,7 @@ import {
 } from 'nestjs-serving';
 import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { passTime, useVirtualTime } from '../../fixtures/async/virtual-time.js';
+import { iterated } from '../../fixtures/async/streams.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
 
 type Run = (rows: readonly unknown[]) => unknown[] | Promise<unknown[]>;
@@ -21,6 +22,16 @@ const slowly: Run = async (rows) => {
   await new Promise((resolve) => setTimeout(resolve, 20));
   return [...rows];
 };
+
+/** Passes its events on as they are. */
+const passing = (output: string, maxRows: number): FunctionServingDefinition => ({
+  ...serving(() => [output]),
+  queue: { maxRows },
+  postprocess: (each) => each,
+  async *postprocessStream(events) {
+    yield* events;
+  },
+});
 
 describe('Nodes that cannot run their calls', () => {
   const cluster = useCluster();
@@ -103,6 +114,18 @@ describe('Nodes that cannot run their calls', () => {
       (fail) => ({ postprocess: () => Promise.reject(fail()) }),
     ],
     [
+      'preprocess throws',
+      (fail) => ({
+        preprocess() {
+          throw fail();
+        },
+      }),
+    ],
+    [
+      'preprocess of its own rejects with',
+      (fail) => ({ preprocess: () => Promise.reject(fail()) }),
+    ],
+    [
       'distribution.postprocess throws',
       (fail) => ({
         distribution: {
@@ -113,7 +136,7 @@ describe('Nodes that cannot run their calls', () => {
       }),
     ],
   ])(
-    '[FV4] A refusal by another serving, which a %s, runs its rows nowhere else: they have run',
+    '[FV4] A refusal by another serving, which a %s, runs its rows nowhere else: code of the application has run',
     async (_, failing) => {
       for (const Refusal of [
         OverloadedError,
@@ -139,4 +162,71 @@ describe('Nodes that cannot run their calls', () => {
       }
     },
   );
+
+  it.each<[string, (fail: () => Error) => Partial<FunctionServingDefinition>]>([
+    [
+      'postprocess throws',
+      (fail) => ({
+        postprocess() {
+          throw fail();
+        },
+      }),
+    ],
+    [
+      'postprocessStream throws',
+      (fail) => ({
+        postprocess: (output) => output,
+        postprocessStream() {
+          throw fail();
+        },
+      }),
+    ],
+    [
+      'postprocessStream throws at the first output',
+      (fail) => ({
+        postprocess: (output) => output,
+        async *postprocessStream(events) {
+          for await (const _ of events) {
+            throw fail();
+          }
+          yield 'no output';
+        },
+      }),
+    ],
+  ])('[FV4] A refusal that a %s runs no stream on another node', async (_, failing) => {
+    let runs = 0;
+    const fail = (): Error => {
+      runs++;
+      return new OverloadedError('Serving "other" takes no rows');
+    };
+    const definition = { ...serving((rows) => [...rows]), ...failing(fail) };
+    await cluster.node({ servings: [definition] });
+    await cluster.node({ servings: [definition] });
+    const web = await cluster.node();
+    await web.untilNodes(definition.name, 2);
+
+    await expect(iterated(web.servings.stream(definition.name, 1))).rejects.toBeInstanceOf(
+      OverloadedError,
+    );
+    expect(runs).toBe(1);
+  });
+
+  it('[FV4] A refusal of its own rows lets a stream run on another node, also through postprocessStream', async () => {
+    const full = await cluster.node({ servings: [passing('full', 1)] });
+    await cluster.node({ servings: [passing('works', 100)] });
+    const web = await cluster.node();
+    await web.untilNodes('m', 2);
+    full.servings.get('m').pause();
+    const waiting = full.servings.batchedRun({ local: 'm' }, 1);
+
+    const streams = await Promise.all(
+      Array.from({ length: 8 }, () => iterated(web.servings.stream('m', 1))),
+    );
+
+    expect(streams.flat()).toEqual(
+      streams.map(() => expect.objectContaining({ output: 'works' }) as unknown),
+    );
+    full.servings.get('m').resume();
+    await expect(waiting).resolves.toBe('full');
+  });
 });

@@ -232,11 +232,23 @@ function throwNoted(error: unknown): never {
   throw noteRun(error);
 }
 
-/** Runs the application's code, whose errors it marks. */
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
+  if (typeof value !== 'object' || value === null) {
+    return false;
+  }
+  try {
+    return 'then' in value && typeof value.then === 'function';
+  } catch {
+    // Only this row's caller gets the error, when the row is read.
+    return false;
+  }
+}
+
+/** Runs the application's code, whose errors it marks. Waits for queries and others' promises, too. */
 export function afterRun<T>(work: () => T): T | Promise<Awaited<T>> {
   try {
     const result = work();
-    return result instanceof Promise ? result.catch(throwNoted) : result;
+    return isThenable(result) ? Promise.resolve(result).catch(throwNoted) : result;
   } catch (error) {
     return throwNoted(error);
   }

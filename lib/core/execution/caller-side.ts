@@ -11,11 +11,11 @@ import {
   InvalidInputError,
   InvalidServingError,
   isError,
+  isThenable,
   noteRun,
 } from '../errors.js';
 import type { ServingSignature } from '../partitions/model/model-signature.js';
 import { formatValue } from '../format.js';
-import { isThenable } from '../partitions/function.partition.js';
 import { leave, ownsValuesOf, readOnce, type Source, sourceOf } from '../streaming/source.js';
 import type {
   PostprocessContext,
@@ -135,7 +135,7 @@ export function prepareCall(
           return leaving.signal;
         },
       })
-    : callOf(input, undefined, reader);
+    : callOf(callbacks, input, undefined, reader);
 }
 
 /** @throws InvalidInputError if a batch has another key */
@@ -289,10 +289,15 @@ function preprocessed(
         formatValue(prepared),
     );
   }
-  return callOf(prepared.batch, prepared.info, reader);
+  return callOf(callbacks, prepared.batch, prepared.info, reader);
 }
 
-function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
+function callOf(
+  { name, preprocess: hook }: Callbacks,
+  rows: unknown,
+  info: unknown,
+  reader: RowReader,
+): Call {
   const source = sourceOf(rows);
   if (source && Array.isArray(rows)) {
     // All batches exist already, so we await nothing.
@@ -302,6 +307,13 @@ function callOf(rows: unknown, info: unknown, reader: RowReader): Call {
   if (source) {
     const own = ownsValuesOf(rows) ? (value: unknown) => value : copyInput;
     return { rows: batchesOf(source, reader, own), single: false, isOpen: true, info };
+  }
+  if (isThenable(rows)) {
+    throw hook
+      ? new InvalidServingError(
+          `Serving "${name}": preprocess gave a promise as its batch; await it`,
+        )
+      : new InvalidInputError(`Serving "${name}" was given a promise as its input; await it`);
   }
   const batch = reader.read(rows);
   return {

@@ -8,6 +8,7 @@ import {
   InvalidServingError,
   isError,
   isServingError,
+  isThenable,
   messageOf,
   ServingLoadError,
 } from '../errors.js';
@@ -298,18 +299,6 @@ async function settled(list: readonly unknown[]): Promise<unknown[]> {
   return results.map((result) =>
     result.status === 'fulfilled' ? result.value : errorOf(result.reason),
   );
-}
-
-export function isThenable(value: unknown): value is PromiseLike<unknown> {
-  if (typeof value !== 'object' || value === null) {
-    return false;
-  }
-  try {
-    return 'then' in value && typeof value.then === 'function';
-  } catch {
-    // Only this row's caller gets the error, when the row is read.
-    return false;
-  }
 }
 
 function errorOf(reason: unknown): Error {

@@ -1,8 +1,13 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { InvalidOutputError, isError, RequestTooLargeError } from '../../core/errors.js';
+import {
+  InvalidOutputError,
+  isError,
+  isThenable,
+  RequestTooLargeError,
+} from '../../core/errors.js';
 import { countOfRows, formatList, formatValue } from '../../core/format.js';
 import { DONE } from '../../core/partitions/batch-function.js';
-import { isThenable, settledRows } from '../../core/partitions/function.partition.js';
+import { settledRows } from '../../core/partitions/function.partition.js';
 import { REPORT } from '../../core/partitions/partition.js';
 import {
   Last,

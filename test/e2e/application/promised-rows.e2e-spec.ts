@@ -1,7 +1,15 @@
 import { describe, expect, it } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { Batch, Batched, asCaller, ServingModule } from 'nestjs-serving';
+import {
+  Batch,
+  Batched,
+  asCaller,
+  InvalidInputError,
+  InvalidServingError,
+  ServingModule,
+} from 'nestjs-serving';
+import { iterated } from '../../fixtures/async/streams.js';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
@@ -64,4 +72,54 @@ it('[W5] A promise that is rejected after its caller has left is handled', async
   });
 
   expect({ code, messages, stderr }).toEqual({ code: 0, messages: [6], stderr: '' });
+});
+
+/** A query, as database clients make them: it runs when it is awaited, and is no Promise. */
+const query = <Value>(value: Value): PromiseLike<Value> => {
+  const rows = Promise.resolve(value);
+  // oxlint-disable-next-line unicorn/no-thenable -- That is what a query is.
+  return { then: (...callbacks) => rows.then(...callbacks) };
+};
+
+describe('A promise in an unexpected place', () => {
+  const start = useServings();
+  const double = { useFactory: () => (rows: number[]) => rows.map((row) => row * 2) };
+
+  it('[FU72] postprocess may return a query, for a stream as for a reply', async () => {
+    const serving = await start({
+      name: 'queried',
+      model: double,
+      postprocess: (output) => query(`row ${String(output)}`) as Promise<string>,
+    });
+
+    await expect(serving.batchedRun(1)).resolves.toBe('row 2');
+    await expect(serving.run(1)).resolves.toBe('row 2');
+    const [event] = await iterated(serving.stream(1));
+    expect(event).toHaveProperty('output', 'row 2');
+  });
+
+  it('[FU73] A promise as the input of a call is refused', async () => {
+    const serving = await start({ name: 'doubling', model: double });
+    const message = 'Serving "doubling" was given a promise as its input; await it';
+
+    for (const input of [Promise.resolve(1), query(1)] as unknown as number[]) {
+      await expect(serving.batchedRun(input)).rejects.toThrow(new InvalidInputError(message));
+      await expect(serving.run(input)).rejects.toThrow(message);
+      await expect(iterated(serving.stream(input))).rejects.toThrow(message);
+    }
+  });
+
+  it('[FU73] A promise as the batch of preprocess is refused', async () => {
+    const serving = await start({
+      name: 'doubling',
+      model: double,
+      preprocess: (input: number) => ({ batch: Promise.resolve(input) as unknown as number }),
+    });
+
+    await expect(serving.batchedRun(1)).rejects.toThrow(
+      new InvalidServingError(
+        'Serving "doubling": preprocess gave a promise as its batch; await it',
+      ),
+    );
+  });
 });

@@ -516,6 +516,12 @@ export class KeySettings {
    */
   set(changes: Partial<Pick<KeyOptions, 'batchSize' | 'batchTimeout'>>, key?: string): void {
     const keys = this.keysOf(key);
+    const [missing] = Object.entries(changes).find(([, value]) => value === undefined) ?? [];
+    if (missing !== undefined) {
+      throw new InvalidServingError(
+        `${this.owner}: option "${missing}" is undefined; give its new value`,
+      );
+    }
     checkOptions(this.owner, changes, perKey);
     // Allowed sizes and targets are the same for all keys.
     const [any] = this.options.values();
@@ -543,7 +549,7 @@ export class KeySettings {
     }
     if (key !== undefined && !keys.includes(key)) {
       throw new InvalidServingError(
-        `${this.owner} has no key "${key}"; its keys are ${keys.toSorted().join(', ')}`,
+        `${this.owner} has no key ${formatValue(key)}; its keys are ${keys.toSorted().join(', ')}`,
       );
     }
     return key === undefined ? keys : [key];

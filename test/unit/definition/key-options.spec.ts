@@ -274,6 +274,8 @@ describe('setBatchSize and setBatchTimeout', () => {
     ['setBatchSize', 0, 'option "batchSize" is 0; allowed is a whole number from 1 to 1048576'],
     ['setBatchSize', 1.5, 'option "batchSize" is 1.5; allowed is a whole number from 1 to 1048576'],
     ['setBatchSize', '8', 'option "batchSize" is "8"; allowed is a whole number from 1 to 1048576'],
+    ['setBatchSize', undefined, 'option "batchSize" is undefined; give its new value'],
+    ['setBatchTimeout', undefined, 'option "batchTimeout" is undefined; give its new value'],
     [
       'setBatchTimeout',
       -1,
@@ -314,6 +316,9 @@ describe('setBatchSize and setBatchTimeout', () => {
 
       expect(() => serving[method](8, 'fr')).toThrow(
         new InvalidServingError('Serving "upper" has no key "fr"; its keys are de, en'),
+      );
+      expect(() => serving[method](8, Symbol('fr') as never)).toThrow(
+        new InvalidServingError('Serving "upper" has no key Symbol(fr); its keys are de, en'),
       );
     },
   );

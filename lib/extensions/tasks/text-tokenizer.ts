@@ -187,10 +187,7 @@ export class TextLimits {
     const step = room - this.overlap!;
     const windows = step > 0 ? 1 + Math.ceil((count - room) / step) : Infinity;
     if (windows > MOST_WINDOWS) {
-      throw new RequestTooLargeError(
-        `Serving "${this.serving}" reads at most ${MOST_WINDOWS} windows of a text, of ${this.maxTokens} ` +
-          `tokens each, and one has ${count} tokens; shorten it, or split it`,
-      );
+      throw this.tooManyWindows(`${count} tokens`);
     }
     return Array.from({ length: windows }, (_, i) => Math.min(i * step, count - room));
   }
@@ -202,7 +199,17 @@ export class TextLimits {
     }
   }
 
+  private tooManyWindows(size: string): RequestTooLargeError {
+    return new RequestTooLargeError(
+      `Serving "${this.serving}" reads at most ${MOST_WINDOWS} windows of a text, of ${this.maxTokens} ` +
+        `tokens each, and one has ${size}; shorten it, or split it`,
+    );
+  }
+
   private tooLong(count: number, unit: 'tokens' | 'characters'): RequestTooLargeError {
+    if (this.overlap !== undefined && unit === 'characters') {
+      return this.tooManyWindows(`${count} characters`);
+    }
     return new RequestTooLargeError(
       `Serving "${this.serving}" reads texts of at most ${this.maxTokens} tokens, and one has ` +
         `${count} ${unit}; shorten it` +

@@ -120,6 +120,10 @@ describe("tooLong: 'window'", () => {
     const refused = own.batchedRun('rows '.repeat(257));
     await expect(refused).rejects.toThrow(RequestTooLargeError);
     await expect(refused).rejects.toThrow('reads at most 64 windows of a text, of 6 tokens each');
+    await expect(own.batchedRun('rows '.repeat(130_000))).rejects.toThrow(
+      'reads at most 64 windows of a text, of 6 tokens each, and one has 650000 characters; ' +
+        'shorten it, or split it',
+    );
   });
 
   it.each([

@@ -58,6 +58,8 @@ export function statusText(text: string): string {
 
 function shown(value: unknown): string {
   if (value instanceof Promise) {
+    // Its maker gets an error that names it. Its own, which nothing handles, would end the process.
+    value.catch(() => {});
     return 'a promise';
   }
   if (value instanceof Error) {

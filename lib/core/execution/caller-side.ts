@@ -309,11 +309,12 @@ function callOf(
     return { rows: batchesOf(source, reader, own), single: false, isOpen: true, info };
   }
   if (isThenable(rows)) {
+    const given = formatValue(rows);
     throw hook
       ? new InvalidServingError(
-          `Serving "${name}": preprocess gave a promise as its batch; await it`,
+          `Serving "${name}": preprocess gave ${given} as its batch; await it`,
         )
-      : new InvalidInputError(`Serving "${name}" was given a promise as its input; await it`);
+      : new InvalidInputError(`Serving "${name}" was given ${given} as its input; await it`);
   }
   const batch = reader.read(rows);
   return {

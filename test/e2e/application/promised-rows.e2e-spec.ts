@@ -10,6 +10,7 @@ import {
   ServingModule,
 } from 'nestjs-serving';
 import { iterated } from '../../fixtures/async/streams.js';
+import type { FunctionServingDefinition } from '../../../lib/core/definition/serving-definition.js';
 import { forkChild } from '../../fixtures/partitions/fork-child.js';
 import { useServings } from '../../fixtures/serving/use-servings.js';
 import { worker } from '../../fixtures/partitions/worker.js';
@@ -81,6 +82,10 @@ const query = <Value>(value: Value): PromiseLike<Value> => {
   return { then: (...callbacks) => rows.then(...callbacks) };
 };
 
+const late = async (): Promise<never> => {
+  throw new Error('late');
+};
+
 describe('A promise in an unexpected place', () => {
   const start = useServings();
   const double = { useFactory: () => (rows: number[]) => rows.map((row) => row * 2) };
@@ -100,10 +105,12 @@ describe('A promise in an unexpected place', () => {
 
   it('[FU73] A promise as the input of a call is refused', async () => {
     const serving = await start({ name: 'doubling', model: double });
-    const message = 'Serving "doubling" was given a promise as its input; await it';
+    const message =
+      /^Serving "doubling" was given (a promise|\{ then: \[Function: then\] \}) as its input; await it$/;
 
     for (const input of [Promise.resolve(1), query(1)] as unknown as number[]) {
-      await expect(serving.batchedRun(input)).rejects.toThrow(new InvalidInputError(message));
+      await expect(serving.batchedRun(input)).rejects.toBeInstanceOf(InvalidInputError);
+      await expect(serving.batchedRun(input)).rejects.toThrow(message);
       await expect(serving.run(input)).rejects.toThrow(message);
       await expect(iterated(serving.stream(input))).rejects.toThrow(message);
     }
@@ -121,5 +128,31 @@ describe('A promise in an unexpected place', () => {
         'Serving "doubling": preprocess gave a promise as its batch; await it',
       ),
     );
+  });
+
+  it('[FU74] A promise that is refused rejects without ending the process', async () => {
+    const strays: unknown[] = [];
+    const stray = (error: unknown): unknown => strays.push(error);
+    process.on('unhandledRejection', stray);
+    const wrong: Partial<FunctionServingDefinition>[] = [
+      { preprocess: () => ({ batch: late() }) },
+      { postprocess: (output) => output, postprocessStream: late as never },
+      { queue: { tenant: late as never } },
+      { queue: { cost: late as never, maxCost: 10 } },
+      { batchSize: { cost: { of: late as never, most: 10 } } },
+      { deduplication: { singleFlight: true, key: late as never } },
+    ];
+
+    for (const options of wrong) {
+      const serving = await start({ name: 'late', model: double, ...options });
+      const call = options.postprocessStream ? iterated(serving.stream(1)) : serving.batchedRun(1);
+      await expect(call).rejects.toThrow('a promise');
+    }
+    const serving = await start({ name: 'late', model: double });
+    await expect(serving.batchedRun(late() as never)).rejects.toThrow('a promise');
+    await new Promise((resolve) => setImmediate(resolve));
+    process.off('unhandledRejection', stray);
+
+    expect(strays).toEqual([]);
   });
 });

@@ -16,7 +16,7 @@ const CEILINGS = {
   'thousand characters of code in lib': 1570.4,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.3,
-  'thousand characters of code in the core, its features and its Nest module': 667.3,
+  'thousand characters of code in the core, its features and its Nest module': 667.4,
   'thousand words of comments': 51.2,
   'names of the doors that are not public': 135,
   'names of the doors that only one extension imports': 95,

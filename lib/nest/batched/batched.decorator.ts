@@ -60,14 +60,16 @@ export function Batched(
     passCaller(target, key);
     descriptor.value = copyMetadata(
       original,
-      function (this: { [METHODS]?: () => BatchedMethods }, ...args: unknown[]) {
+      function (this: { [METHODS]?: () => BatchedMethods } | undefined, ...args: unknown[]) {
         const caller = takeCaller(args);
-        const methods = this[METHODS]?.();
-        if (!methods) {
+        const methods = this?.[METHODS]?.();
+        if (!this || !methods) {
+          const reason = this
+            ? 'its instance is no provider of an application that has started with ' +
+              'ServingModule.forRoot(); get it from there'
+            : 'was called without its instance; call it on that, or bind it';
           throw new InvalidServingError(
-            `${target.constructor.name}.${String(key)} is @Batched() and its instance is no ` +
-              'provider of an application that has started with ServingModule.forRoot(); get it ' +
-              'from there',
+            `${target.constructor.name}.${String(key)} is @Batched() and ${reason}`,
           );
         }
         return methods.call(method, this, args, caller);

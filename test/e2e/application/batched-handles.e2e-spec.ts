@@ -175,6 +175,17 @@ describe('The handle of a batched method', () => {
     await expect(handle.batchedRun(['a', 'b'])).resolves.toBe('A');
   });
 
+  it('[M1] A call of a method without its instance is refused with the reason', async () => {
+    await start(Prompt, 'upper');
+    const { upper } = asCaller(app!.get(Prompt));
+
+    expect(() => upper('a')).toThrow(
+      new InvalidServingError(
+        'Prompt.upper is @Batched() and was called without its instance; call it on that, or bind it',
+      ),
+    );
+  });
+
   it('[M1] A call by the handle is refused for a class with several instances', async () => {
     const handle = await start<[string], string>(Copied, 'copy');
 

@@ -56,15 +56,35 @@ const OF_TYPES: ReadonlySet<string> = new Set(Object.values(TYPES).flat());
 /** Keywords that stand for a whole value; those beside them are annotations. */
 const WHOLE = ['$ref', 'enum', 'const', 'anyOf', 'oneOf', 'allOf'] as const;
 
-/** Texts of the formats, in the grammar's notation, without quotes: usual ones, and no endless ones. */
-const FORMATS: Readonly<Record<string, string>> = {
-  date: '[0-9]{4} "-" day-of-any-year | leap-year "-02-29"',
-  time: '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [+\\-] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9])',
-  uuid: '[0-9a-f]{8} "-" [0-9a-f]{4} "-" [1-8] [0-9a-f]{3} "-" [89ab] [0-9a-f]{3} "-" [0-9a-f]{12}',
-  ipv4: 'octet "." octet "." octet "." octet',
-  email: 'name ([._+\\-] name){0,3} "@" host "." [a-zA-Z]{2,10}',
-  uri: '[a-z]{2,10} "://" host (":" [1-9] [0-9]{0,3})? ("/" [0-9a-zA-Z._~\\-]{0,30}){0,8}',
-  hostname: 'host',
+/**
+ * Texts of the formats, in the grammar's notation, without quotes: usual ones, and no endless ones.
+ * Lengths are their fewest and most characters.
+ */
+const FORMATS: Readonly<Record<string, Length & { readonly text: string }>> = {
+  date: { text: '[0-9]{4} "-" day-of-any-year | leap-year "-02-29"', least: 10, most: 10 },
+  time: {
+    text: '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [+\\-] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9])',
+    least: 9,
+    most: 21,
+  },
+  'date-time': { text: 'format-date "T" format-time', least: 20, most: 32 },
+  uuid: {
+    text: '[0-9a-f]{8} "-" [0-9a-f]{4} "-" [1-8] [0-9a-f]{3} "-" [89ab] [0-9a-f]{3} "-" [0-9a-f]{12}',
+    least: 36,
+    most: 36,
+  },
+  ipv4: { text: 'octet "." octet "." octet "." octet', least: 7, most: 15 },
+  email: {
+    text: 'name ([._+\\-] name){0,3} "@" host "." [a-zA-Z]{2,10}',
+    least: 6,
+    most: 209,
+  },
+  uri: {
+    text: '[a-z]{2,10} "://" host (":" [1-9] [0-9]{0,3})? ("/" [0-9a-zA-Z._~\\-]{0,30}){0,8}',
+    least: 6,
+    most: 380,
+  },
+  hostname: { text: 'host', least: 1, most: 114 },
 };
 
 /** Character of a string that needs no escape. */
@@ -96,9 +116,8 @@ const COMMON: Readonly<Record<string, string>> = {
   host: 'label ("." label){0,4}',
   label: '[0-9a-zA-Z] ([0-9a-zA-Z\\-]{0,20} [0-9a-zA-Z])?',
   ...Object.fromEntries(
-    Object.entries(FORMATS).map(([name, text]) => [`format-${name}`, text] as const),
+    Object.entries(FORMATS).map(([name, { text }]) => [`format-${name}`, text] as const),
   ),
-  'format-date-time': 'format-date "T" format-time',
 };
 
 /** A rule's name or text, and the rules that it names. */
@@ -548,15 +567,21 @@ class SchemaRules {
       return this.add(`"\\"" ${name}-0`);
     }
     if (format !== undefined) {
-      const rule = `format-${typeof format === 'string' ? format : ''}`;
-      if (!Object.hasOwn(COMMON, rule) || least !== 0 || most !== undefined) {
-        const known = [...Object.keys(FORMATS), 'date-time'].join(', ');
+      const name = typeof format === 'string' ? format : '';
+      const own = Object.hasOwn(FORMATS, name) ? FORMATS[name] : undefined;
+      if (!own) {
         throw this.refuse(
           `${place}.format`,
-          `is ${formatValue(format)}; answers can be held to ${known}, without lengths`,
+          `is ${formatValue(format)}; answers can be held to ${Object.keys(FORMATS).join(', ')}`,
         );
       }
-      return this.add(`"\\"" ${rule} "\\""`);
+      if (length.least > own.least || (length.most ?? Infinity) < own.most!) {
+        throw this.refuse(
+          `${place}.format`,
+          `is ${formatValue(format)}, with ${own.least} to ${own.most} characters; leave out lengths that allow fewer`,
+        );
+      }
+      return this.add(`"\\"" format-${name} "\\""`);
     }
     if (least === 0 && most === undefined) {
       return 'string';

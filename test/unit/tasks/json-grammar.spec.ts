@@ -65,6 +65,17 @@ const formats: Readonly<Record<string, (text: string) => boolean>> = {
   uri: (text) => URL.canParse(text),
   hostname: (text) => /^[a-z\d](?:[a-z\d.-]*[a-z\d])?$/i.test(text),
 };
+/** Tightest ones. */
+const lengthsOfFormats = [
+  ['date', 10, 10],
+  ['time', 9, 21],
+  ['date-time', 20, 32],
+  ['uuid', 36, 36],
+  ['ipv4', 7, 15],
+  ['email', 6, 209],
+  ['uri', 6, 380],
+  ['hostname', 1, 114],
+] as const;
 const ajv = new Ajv2020({ strict: false, formats, multipleOfPrecision: 9 });
 
 const number = fc
@@ -118,7 +129,12 @@ const text = fc.oneof(
       maxLength: minLength + 1 + more,
     })),
   fc.constant({ type: 'string' }),
-  fc.constantFrom(...Object.keys(formats)).map((format) => ({ type: 'string', format })),
+  fc.constantFrom(...lengthsOfFormats).map(([format, minLength, maxLength]) => ({
+    type: 'string',
+    format,
+    minLength,
+    maxLength,
+  })),
   fc.tuple(fc.nat(4), fc.option(fc.nat(3), { nil: undefined })).map(([minLength, more]) => ({
     type: 'string',
     minLength,
@@ -310,6 +326,7 @@ describe("A JSON schema's grammar", () => {
       ],
       [{ type: 'string', format: 'email', pattern: patterns['email'] }, 'a.b@c.de', 'x@y.z.io'],
       [{ type: 'string', pattern: 'x"\\\\|y', minLength: 3 }, 'ax"\\', 'aya', 'éy😀'],
+      [{ type: 'string', format: 'uri', minLength: 1, maxLength: 2083 }, 'https://a.de/b'],
       [{ type: 'string', pattern: '' }, '', 'a', '\n"'],
       [{ type: 'string', pattern: '\\_' }, '_', 'a_'],
     ];
@@ -393,6 +410,10 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'number', minimum: '0.5' }, 'schema.minimum is "0.5"; give a number'],
     [{ type: 'integer', minimum: 3, maximum: 2 }, 'schema.maximum leaves no number'],
     [{ type: 'string', format: 'color' }, 'schema.format is "color"; answers can be held to date'],
+    [
+      { type: 'string', format: 'uri', maxLength: 200 },
+      'schema.format is "uri", with 6 to 380 characters; leave out lengths that allow fewer',
+    ],
     [{ type: 'string', minLength: -1 }, 'schema.minLength is -1'],
     [{ type: 'string', maxLength: 1, minLength: 2 }, 'schema.maxLength is less than minLength'],
     [

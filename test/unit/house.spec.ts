@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1577.9,
+  'thousand characters of code in lib': 1580.1,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.6,
   'thousand characters of code in the core, its features and its Nest module': 668.2,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 142.9,
   openai: 79.3,
   opentelemetry: 15.3,
-  tasks: 286.9,
+  tasks: 289.1,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -29,6 +29,8 @@ const ANNOTATIONS = new Set([
   'definitions',
   'deprecated',
   'description',
+  // OpenAPI's, for readers.
+  'discriminator',
   'example',
   'examples',
   'readOnly',
@@ -73,6 +75,17 @@ const FORMATS: Readonly<Record<string, Length & { readonly text: string }>> = {
     least: 36,
     most: 36,
   },
+  uuid4: {
+    text: '[0-9a-f]{8} "-" [0-9a-f]{4} "-4" [0-9a-f]{3} "-" [89ab] [0-9a-f]{3} "-" [0-9a-f]{12}',
+    least: 36,
+    most: 36,
+  },
+  duration: {
+    text: '"P" ([0-9]{1,4} "D" ("T" hours-and-less)? | "T" hours-and-less)',
+    least: 3,
+    most: 17,
+  },
+  ipv6: { text: 'hex{1,4} (":" hex{1,4}){7,7}', least: 15, most: 39 },
   ipv4: { text: 'octet "." octet "." octet "." octet', least: 7, most: 15 },
   email: {
     text: 'name ([._+\\-] name){0,3} "@" host "." [a-zA-Z]{2,10}',
@@ -111,6 +124,8 @@ const COMMON: Readonly<Record<string, string>> = {
   // A full hundred only if 400 divides it.
   'leap-year':
     '[0-9]{2} ("0" [48] | [2468] [048] | [13579] [26]) | ([02468] [048] | [13579] [26]) "00"',
+  'hours-and-less':
+    '[0-9]{1,3} "H" ([0-9]{1,2} "M")? ([0-9]{1,2} "S")? | [0-9]{1,3} "M" ([0-9]{1,2} "S")? | [0-9]{1,3} "S"',
   octet: '"25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9]',
   name: '[0-9a-zA-Z]{1,20}',
   host: 'label ("." label){0,4}',
@@ -208,6 +223,9 @@ export const literal: (text: string) => string = JSON.stringify;
 const ANY_LENGTH: Length = { least: 0 };
 
 function both(one: Length, other: Length): Length {
+  if (other === ANY_LENGTH) {
+    return one;
+  }
   const most = Math.min(one.most ?? Infinity, other.most ?? Infinity);
   return { least: Math.max(one.least, other.least), most };
 }
@@ -350,7 +368,7 @@ class SchemaRules {
     if (keyword === 'allOf' && value.length > 1) {
       throw this.refuse(`${place}.allOf`, 'has several schemas; write them as one');
     }
-    if (keyword === 'oneOf' && !exclude(value)) {
+    if (keyword === 'oneOf' && !exclude(value.map((each) => this.resolved(each)))) {
       throw this.refuse(
         `${place}.oneOf`,
         'has schemas that may allow the same value; give anyOf, or a property whose const differs in each',
@@ -369,17 +387,44 @@ class SchemaRules {
     const rules = schemas.map((schema, i) => {
       this.common = ANY_LENGTH;
       const rule = this.rule(schema, `${place}[${i}]`, depth);
-      if (own.some((other) => exceeds(other, this.common) || exceeds(this.common, other))) {
-        throw this.refuse(
-          `${place}[${i}]`,
-          'has strings of other lengths than the schemas before it; leave out a minLength',
-        );
-      }
       own.push(this.common);
       return rule;
     });
     this.common = own.reduce(both, common);
+    const held = schemas.filter((_, i) => own[i] !== ANY_LENGTH);
+    if (!beginApart(held.map((schema) => this.resolved(schema)))) {
+      own.reduce((before, length, i) => {
+        if (exceeds(before, length) || exceeds(length, before)) {
+          throw this.refuse(
+            `${place}[${i}]`,
+            'has strings of other lengths than the schemas before it; leave out a minLength, or begin ' +
+              'their objects with a const that differs in each',
+          );
+        }
+        return both(before, length);
+      }, ANY_LENGTH);
+    }
     return rules;
+  }
+
+  /** Schema that a reference, or a chain of them, leads to. */
+  private resolved(schema: unknown): unknown {
+    let found = schema;
+    for (let step = 0; isRecord(found) && found['$ref'] !== undefined && step < DEEPEST; step++) {
+      const path = pathOf(found['$ref']);
+      found = path && this.partAt(path);
+    }
+    return found;
+  }
+
+  private partAt(path: readonly string[]): unknown {
+    return path.reduce<unknown>(
+      (within, part) =>
+        (isRecord(within) || Array.isArray(within)) && Object.hasOwn(within, part)
+          ? (within as Record<string, unknown>)[part]
+          : undefined,
+      this.schema,
+    );
   }
 
   private ofValues(
@@ -408,13 +453,7 @@ class SchemaRules {
       this.common = both(this.common, known.common);
       return known.name;
     }
-    const found = path.reduce<unknown>(
-      (within, part) =>
-        (isRecord(within) || Array.isArray(within)) && Object.hasOwn(within, part)
-          ? (within as Record<string, unknown>)[part]
-          : undefined,
-      this.schema,
-    );
+    const found = this.partAt(path);
     if (found === undefined) {
       throw this.refuse(place, `is ${formatValue(ref)}, which this schema does not have`);
     }
@@ -466,6 +505,20 @@ class SchemaRules {
     const { properties = {}, required = [], additionalProperties: more, propertyNames } = schema;
     if (!isRecord(properties)) {
       throw this.refuse(`${place}.properties`, `is ${formatValue(properties)}; give an object`);
+    }
+    if (isRecord(propertyNames) && schema['properties'] === undefined) {
+      const { enum: listed = [propertyNames['const']] } = propertyNames;
+      if (Array.isArray(listed) && listed.every((name) => typeof name === 'string')) {
+        // Names its place, if it can't be held.
+        this.rule(more, `${place}.additionalProperties`, depth + 1);
+        const named = Object.fromEntries(listed.map((name) => [name, more]));
+        const { propertyNames: _, ...others } = schema;
+        return this.ofObject(
+          { ...others, properties: named, additionalProperties: false },
+          place,
+          depth,
+        );
+      }
     }
     const names = isRecord(propertyNames) ? { type: 'string', ...propertyNames } : undefined;
     const areAny = names?.type === 'string' && Object.keys(names).length === 1;
@@ -527,17 +580,7 @@ class SchemaRules {
       throw this.refuse(`${place}.prefixItems`, `is ${formatValue(prefixItems)}; give a list`);
     }
     if (prefixItems.length > 0) {
-      const isExact = [undefined, prefixItems.length].includes(limit) && few <= prefixItems.length;
-      if (!isExact || (schema['items'] !== undefined && schema['items'] !== false)) {
-        throw this.refuse(
-          `${place}.prefixItems`,
-          'allows more or fewer items than it has; answers have exactly its items',
-        );
-      }
-      const rules = prefixItems.map((each, i) =>
-        this.rule(each, `${place}.prefixItems[${i}]`, depth + 1),
-      );
-      return this.add(`"[" ${rules.join(' ", " ')} "]"`);
+      return this.ofTuple(prefixItems, schema['items'], few, limit, place, depth);
     }
     if (limit === 0) {
       return this.add('"[]"');
@@ -546,6 +589,35 @@ class SchemaRules {
     const end = limit === undefined ? '' : limit - 1;
     const list = `${item} (", " ${item}){${Math.max(0, few - 1)},${end}}`;
     return this.add(few === 0 ? `"[" (${list})? "]"` : `"[" ${list} "]"`);
+  }
+
+  /** Array with all of these items, and maybe others. */
+  private ofTuple(
+    prefixItems: readonly unknown[],
+    others: unknown,
+    few: number,
+    limit: number | undefined,
+    place: string,
+    depth: number,
+  ): string {
+    const count = prefixItems.length;
+    const isOpen = others !== undefined && others !== false;
+    if ((limit ?? count) < count || (few > count && !isOpen)) {
+      throw this.refuse(
+        `${place}.prefixItems`,
+        `has ${count} items, which minItems and maxItems do not allow; answers have all of them`,
+      );
+    }
+    const rules = prefixItems.map((each, i) =>
+      this.rule(each, `${place}.prefixItems[${i}]`, depth + 1),
+    );
+    const own = rules.join(' ", " ');
+    if (!isOpen || limit === count) {
+      return this.add(`"[" ${own} "]"`);
+    }
+    const other = this.rule(others, `${place}.items`, depth + 1);
+    const end = limit === undefined ? '' : limit - count;
+    return this.add(`"[" ${own} (", " ${other}){${Math.max(0, few - count)},${end}} "]"`);
   }
 
   private ofString(schema: Readonly<Record<string, unknown>>, place: string): string {
@@ -726,16 +798,35 @@ function constantOf(schema: Readonly<Record<string, unknown>>, name: string): un
   return isHeld && isRecord(property) ? property['const'] : undefined;
 }
 
+function haveOtherTypes(schemas: readonly Readonly<Record<string, unknown>>[]): boolean {
+  const types = schemas.map(({ type }) => (type === 'integer' ? 'number' : type));
+  return types.every((type) => typeof type === 'string') && areDistinct(types);
+}
+
+/** True if texts of the schemas differ before a string whose length they limit. */
+function beginApart(schemas: readonly unknown[]): boolean {
+  if (!schemas.every((schema) => isRecord(schema))) {
+    return false;
+  }
+  const names = schemas.map(({ properties }) =>
+    isRecord(properties) ? Object.keys(properties)[0] : undefined,
+  );
+  return (
+    haveOtherTypes(schemas) ||
+    (new Set(names).size === 1 &&
+      areDistinct(schemas.map((schema) => constantOf(schema, names[0] ?? ''))))
+  );
+}
+
 /** True if no value fits two of the schemas, by their type or by a property's constant. */
 function exclude(schemas: readonly unknown[]): boolean {
   if (!schemas.every((schema) => isRecord(schema))) {
     return false;
   }
-  const types = schemas.map(({ type }) => (type === 'integer' ? 'number' : type));
   const [{ properties }] = schemas as [Record<string, unknown>];
   return (
     areDistinct(schemas.map((schema) => schema['const'])) ||
-    (types.every((type) => typeof type === 'string') && areDistinct(types)) ||
+    haveOtherTypes(schemas) ||
     (isRecord(properties) &&
       Object.keys(properties).some((name) =>
         areDistinct(schemas.map((schema) => constantOf(schema, name))),

@@ -1,4 +1,5 @@
 import { afterAll, describe, expect, it, jest } from '@jest/globals';
+import { isIPv6 } from 'node:net';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import * as fc from 'fast-check';
 import { InvalidInputError } from 'nestjs-serving';
@@ -61,6 +62,9 @@ const formats: Readonly<Record<string, (text: string) => boolean>> = {
   uuid: (text) => /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/.test(text),
   ipv4: (text) =>
     text.split('.').length === 4 && text.split('.').every((part) => Number(part) < 256),
+  uuid4: (text) => /^[\da-f]{8}-[\da-f]{4}-4[\da-f]{3}-[89ab][\da-f]{3}-[\da-f]{12}$/.test(text),
+  duration: (text) => /^P(?!$)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+S)?)?$/.test(text),
+  ipv6: (text) => isIPv6(text),
   email: (text) => /^[^\s@]+@[^\s@]+\.[a-z]+$/i.test(text),
   uri: (text) => URL.canParse(text),
   hostname: (text) => /^[a-z\d](?:[a-z\d.-]*[a-z\d])?$/i.test(text),
@@ -71,6 +75,9 @@ const lengthsOfFormats = [
   ['time', 9, 21],
   ['date-time', 20, 32],
   ['uuid', 36, 36],
+  ['uuid4', 36, 36],
+  ['duration', 3, 17],
+  ['ipv6', 15, 39],
   ['ipv4', 7, 15],
   ['email', 6, 209],
   ['uri', 6, 380],
@@ -199,6 +206,11 @@ const patternsOf = (count: number, isSame: boolean) => ({
   })),
 });
 
+const kindOf = (kind: string, length: object) => ({
+  properties: { kind: { const: kind }, text: { type: 'string', ...length } },
+  required: ['kind', 'text'],
+});
+
 const lengthsOf = (count: number) => ({
   type: 'array',
   items: false,
@@ -317,6 +329,33 @@ describe("A JSON schema's grammar", () => {
       [{ oneOf: [{ type: 'string' }, { type: 'integer' }] }, 'a', 1],
       [
         {
+          oneOf: [{ $ref: '#/$defs/long' }, { $ref: '#/$defs/short' }],
+          discriminator: { propertyName: 'kind' },
+          $defs: {
+            long: kindOf('long', { minLength: 30 }),
+            short: kindOf('short', { maxLength: 3 }),
+          },
+        },
+        { kind: 'long', text: 'a'.repeat(30) },
+        { kind: 'short', text: 'abc' },
+      ],
+      [
+        { prefixItems: [{ type: 'null' }], items: { type: 'integer' }, minItems: 2, maxItems: 3 },
+        [null, 1],
+        [null, 1, 2],
+      ],
+      [
+        {
+          type: 'object',
+          propertyNames: { type: 'string', enum: ['a', 'b'] },
+          additionalProperties: { type: 'integer' },
+          required: ['b'],
+        },
+        { b: 1 },
+        { a: 2, b: 1 },
+      ],
+      [
+        {
           type: 'object',
           properties: { a: { type: 'null' }, b: { type: 'null' } },
           required: ['b'],
@@ -375,6 +414,8 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'string', pattern: '^.$' }, '"\\n"', '"aa"', '"\\u0061"'],
     [{ type: 'string' }, '"\t"', '"\\x"', '"\\ud83d"', '"'],
     [{ type: 'object', properties: {} }, '{"a": 1}'],
+    [{ propertyNames: { const: 'a' }, additionalProperties: {} }, '{"b": 1}'],
+    [{ prefixItems: [{}], items: { type: 'null' }, minItems: 2 }, '[1]', '[1, 2]'],
     [{ type: 'object', properties: { a: {} }, required: ['a'] }, '{}', '{"b": 1}', '{ "a": 1}'],
     [{ type: 'array', maxItems: 2, items: { type: 'null' } }, '[null, null, null]', '[null,null]'],
   ])('[22.24] %j allows nothing else', async (given, ...texts) => {
@@ -442,8 +483,21 @@ describe("A JSON schema's grammar", () => {
     ],
     [{ type: 'array', maxItems: 1, minItems: 2 }, 'schema.maxItems is less than minItems'],
     [
-      { type: 'array', prefixItems: [{}], items: {} },
-      'schema.prefixItems allows more or fewer items',
+      { type: 'array', prefixItems: [{}, {}], minItems: 1, maxItems: 1 },
+      'schema.prefixItems has 2 items, which minItems and maxItems do not allow; answers have all',
+    ],
+    [{ type: 'array', prefixItems: [{}], minItems: 2 }, 'schema.prefixItems has 1 items, which'],
+    [
+      {
+        type: 'object',
+        propertyNames: { enum: ['a'] },
+        additionalProperties: { type: 'x' },
+      },
+      'schema.additionalProperties.type is "x"',
+    ],
+    [
+      { oneOf: [{ $ref: '#/$defs/a' }, { $ref: '#/$defs/a' }], $defs: { a: { const: 1 } } },
+      'schema.oneOf has schemas that may allow the same value',
     ],
     [{ type: 'object', required: ['a'] }, "schema.required is [ 'a' ]; give a list of names"],
     [

@@ -171,15 +171,14 @@ describe('textGeneration with a form', () => {
     ],
     [
       {
-        tools: ['a', 'b'].map((name) => ({
-          name,
-          parameters: {
-            type: 'object',
-            properties: { text: { type: 'string', maxLength: 100 } },
+        format: {
+          schema: {
+            type: 'array',
+            prefixItems: Array.from({ length: 27 }, (_, i) => ({ type: 'string', maxLength: i })),
           },
-        })),
+        },
       },
-      'tools[1].parameters.properties.text.maxLength makes the lengths of all strings more than 128',
+      'was given JSON schemas with more than 26 different lengths of strings; give some the same minLength',
     ],
     [{ tools, toolChoice: { name: 'fly' } }, '{ name } of one of its tools: travel, stop'],
     [{ toolChoice: 'required' }, 'was given toolChoice "required" without tools'],

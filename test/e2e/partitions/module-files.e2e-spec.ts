@@ -360,7 +360,7 @@ describe.each(['thread', 'process'] as const)(
     it.each<[string, unknown]>([
       ['a function', () => 1],
       ['an object with a method', { method() {} }],
-      ['a promise', Promise.resolve()],
+      ['a promise', { later: Promise.resolve() }],
       ['a symbol', Symbol('row')],
     ])(
       '[6.1] A row that cannot be sent to a worker fails clearly, and the serving goes on: %s',

@@ -58,7 +58,7 @@ describe('A row that cannot be sent to a thread', () => {
 
   it.each<[string, unknown]>([
     ['a function', () => 1],
-    ['a promise', Promise.resolve()],
+    ['a promise', { later: Promise.resolve() }],
     ['a symbol', Symbol('row')],
     [
       'a getter that throws',

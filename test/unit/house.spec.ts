@@ -41,7 +41,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   cli: 48.6,
   distribution: 225.6,
   'http-tensors': 2.9,
-  hub: 27.2,
+  hub: 27.3,
   'inference-protocol': 142.9,
   openai: 79.3,
   opentelemetry: 15.3,

@@ -90,14 +90,19 @@ export class HubCache {
     }
   }
 
-  /** Notes that a commit lacks a file, for starts without a network. */
+  /** Notes that a commit lacks a file, for later starts. */
   async saveMissing(commit: string, path: string): Promise<void> {
     await this.replace(this.markOf(commit, path), (temporary) => writeFile(temporary, ''));
   }
 
+  /** Believes a mark only beside files: another server may have left it. */
   async isMissing(revision: string, path: string): Promise<boolean> {
     const commit = isCommit(revision) ? revision : await this.commitOf(revision);
-    return commit !== undefined && existsSync(this.markOf(commit, path));
+    return (
+      commit !== undefined &&
+      existsSync(this.markOf(commit, path)) &&
+      existsSync(this.pathOf(commit, ''))
+    );
   }
 
   private markOf(commit: string, path: string): string {

@@ -38,8 +38,12 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
   if (isRight && (sha256 !== undefined || isCommit(revision) || isOffline())) {
     return cached;
   }
+  // A commit never gets the files that it lacks.
+  if ((isOffline() || isCommit(revision)) && (await cache.isMissing(revision, path))) {
+    throw missing(file);
+  }
   if (isOffline()) {
-    throw (await cache.isMissing(revision, path)) ? missing(file) : offline(file, cached);
+    throw offline(file, cached);
   }
   let entry: HubEntry;
   try {
@@ -50,7 +54,7 @@ async function findOrFetch(file: HubModel, cache: HubCache, fetching: Fetching):
       return cached;
     }
     if (error instanceof MissingFileError && isCommit(revision)) {
-      await cache.saveMissing(revision, path);
+      await cache.saveMissing(revision, path).catch(({ message }: Error) => log(message));
     }
     throw error;
   }

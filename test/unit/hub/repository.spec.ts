@@ -1,12 +1,14 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readFile, rm, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { HubRepository } from '../../../lib/extensions/hub/fetch-model.js';
 import { parseRepository } from '../../../lib/extensions/hub/remote-model.js';
-import { InvalidServingError, ServingLoadError } from '../../../lib/index.js';
-import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
+import { textEmbedding } from '../../../lib/extensions/tasks/index.js';
+import { createServing, InvalidServingError, ServingLoadError } from '../../../lib/index.js';
+import { answering, HubServer, ModelServer } from '../../fixtures/http/model-server.js';
 import { useModelCache } from '../../fixtures/http/use-model-cache.js';
+import { silenceLog } from '../../fixtures/silent-log.js';
 import { weightsApartModel } from '../../fixtures/models/models.js';
 
 const [first, second] = ['a'.repeat(40), 'b'.repeat(40)];
@@ -97,5 +99,58 @@ describe('A repository of the Hub', () => {
   ])('[1.11] The address %s is refused', (address) => {
     expect(() => repository(address)).toThrow(InvalidServingError);
     expect(() => repository(address)).toThrow('is no repository of the Hub; give hf:org/repo or');
+  });
+});
+
+async function start(from: string): Promise<void> {
+  const serving = createServing(textEmbedding({ name: 'texts', model: { from } }));
+  await serving.start();
+  await serving.close();
+}
+
+describe('A task with a repository of the Hub', () => {
+  const cache = useModelCache();
+  const pinned = `hf:org/texts@${first}`;
+  let store: ModelServer;
+  let hub: HubServer;
+
+  beforeEach(async () => {
+    silenceLog();
+    store = await new ModelServer().listen();
+    hub = await new HubServer(store).listen();
+    hub.commitFolder('org/texts', 'test/fixtures/tasks/embedder');
+    process.env['HF_ENDPOINT'] = hub.origin;
+  });
+
+  afterEach(() => Promise.all([hub.close(), store.close()]));
+
+  it('[1.11] sends no request for a commit in the cache, also for files that the commit lacks', async () => {
+    await start(pinned);
+    expect(hub.requests).toContain(`HEAD /org/texts/resolve/${first}/added_tokens.json`);
+    hub.requests.length = 0;
+
+    await start(pinned);
+    expect(hub.requests).toEqual([]);
+  });
+
+  it('[1.11] starts from the cache of a branch while the Hub cannot be reached', async () => {
+    await start('hf:org/texts');
+    await hub.close();
+    await start('hf:org/texts');
+    await hub.listen();
+  });
+
+  it('[1.11] starts if the cache cannot note which files a commit lacks', async () => {
+    await start('hf:org/texts');
+    const notes = join(cache.folder, 'huggingface/hub/models--org--texts/.no_exist');
+    await rm(notes, { recursive: true });
+    await writeFile(notes, '');
+    await start('hf:org/texts');
+  });
+
+  it('[1.11] asks again for a file after a server that had no file of the commit', async () => {
+    hub.next.push(answering(404));
+    await expect(start(pinned)).rejects.toThrow('has no config.json');
+    await start(pinned);
   });
 });

@@ -2,7 +2,6 @@ import { flag, type Rules, whole } from '../../doors/options.js';
 import type { TensorSignature } from '../../index.js';
 import {
   checkWidth,
-  countOf,
   finite,
   floatsOf,
   labelOf,
@@ -69,7 +68,7 @@ export function labelFactsIn({ multiLabel }: LabelOptions) {
     const isApart = multiLabel ?? (type === 'multi_label_classification' || undefined);
     const stated = type === 'regression' ? 'raw' : undefined;
     const scores = isApart === undefined ? stated : isApart ? 'sigmoid' : 'softmax';
-    return { labels: labelsIn(config), scores };
+    return { labels: labelsIn(repository.name, config), scores };
   };
 }
 
@@ -100,9 +99,9 @@ export function checkLabels(
   labels: Labels,
   width: number | string | null | undefined,
 ): void {
-  const count = countOf(labels);
-  if (count > 0 && typeof width === 'number' && width !== count) {
-    throw otherModel(owner, `a logit for each of the ${count} labels of config.json`, outputs);
+  const { length } = labels;
+  if (length > 0 && typeof width === 'number' && width !== length) {
+    throw otherModel(owner, `a logit for each of the ${length} labels of config.json`, outputs);
   }
 }
 

@@ -1,10 +1,12 @@
 import {
   InvalidOutputError,
   InvalidServingError,
+  ServingLoadError,
   type Tensor,
   type TensorSignature,
 } from '../../index.js';
 import { isRecord } from '../../doors/options.js';
+import { formatValue } from '../../doors/text.js';
 import { numberOfFloat16 } from '../../doors/values.js';
 
 export type Outputs = Readonly<Record<string, Tensor>>;
@@ -131,31 +133,35 @@ export function softmax(values: readonly number[]): number[] {
   return powers.map((power) => power / sum);
 }
 
-/** Names by number. */
-export type Labels = Readonly<Record<string, unknown>>;
+/** Names by their logits' places; empty for a model without. */
+export type Labels = readonly string[];
 
-export function labelsIn({ id2label: labels }: Record<string, unknown>): Labels {
-  return isRecord(labels) ? labels : {};
-}
-
-export function countOf(labels: Labels): number {
-  return Object.keys(labels).length;
+/** @throws ServingLoadError for places that do not count from 0, and for other names */
+export function labelsIn(name: string, config: Record<string, unknown>): Labels {
+  const labels = config['id2label'] ?? {};
+  const names = isRecord(labels) ? Object.keys(labels).map((_, place) => labels[place]) : [labels];
+  if (names.every((each) => typeof each === 'string' || typeof each === 'number')) {
+    return names.map(String);
+  }
+  throw new ServingLoadError(
+    `config.json of ${name} has id2label ${formatValue(labels)}, and the task needs a ` +
+      'text for each logit, by its place from 0 on; correct the file',
+  );
 }
 
 /** @throws InvalidOutputError if logits and labels differ in number */
 export function checkWidth(owner: string, labels: Labels, width: number): void {
-  const count = countOf(labels);
-  if (count > 0 && width !== count) {
+  const { length } = labels;
+  if (length > 0 && width !== length) {
     throw new InvalidOutputError(
-      `${owner}: its model gave ${width} logits, and its config.json names ${count} labels; use a ` +
+      `${owner}: its model gave ${width} logits, and its config.json names ${length} labels; use a ` +
         'model of this task',
     );
   }
 }
 
 export function labelOf(labels: Labels, place: number): string {
-  const label = labels[place];
-  return typeof label === 'string' ? label : `LABEL_${place}`;
+  return labels[place] ?? `LABEL_${place}`;
 }
 
 /** Names of the output with a vector per token. */

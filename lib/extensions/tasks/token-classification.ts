@@ -82,7 +82,7 @@ export function tokenClassification(
   const { aggregation = 'simple', ignoredLabels = ['O'] } = options;
   const own: Tagger = new TextModel('tokenClassification', options, rules, {
     tokenizer: locatingTokenizer,
-    facts: async ({ config }) => labelsIn(config),
+    facts: async ({ repository, config }) => labelsIn(repository.name, config),
     output(outputs, { own: labels }) {
       const output = readOutput(own.owner, outputs, ['logits'], 3);
       checkLabels(own.owner, outputs, labels, output.shape.at(-1));

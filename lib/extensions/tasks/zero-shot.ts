@@ -93,7 +93,7 @@ export function zeroShotClassification(
         limits,
         'if its scores are poor, use a model with its own form of pairs, such as BERT',
       ),
-    facts: async ({ config }) => factsIn(own.owner, labelsIn(config)),
+    facts: async ({ repository: { name }, config }) => factsIn(own.owner, labelsIn(name, config)),
     output: (outputs, { own: facts }) => readLogits(own.owner, outputs, facts.labels),
   });
   const definition: Definition = {
@@ -154,7 +154,7 @@ function scoresOf(
 
 /** @throws InvalidServingError for labels of another task */
 function factsIn(owner: string, labels: Labels): Facts {
-  const names = Object.values(labels).map((name) => String(name).toLowerCase());
+  const names = labels.map((name) => name.toLowerCase());
   const entails = names.findIndex((name) => name.startsWith('entail'));
   if (entails < 0) {
     throw new InvalidServingError(

@@ -14,6 +14,7 @@ import {
   textEmbedding,
   type TextEmbeddingOptions,
   tokenClassification,
+  zeroShotClassification,
 } from 'nestjs-serving/tasks';
 import { node, onnxModel, type OnnxModel } from '../../fixtures/models/onnx-writer.js';
 import { useTypedServings } from '../../fixtures/serving/use-servings.js';
@@ -399,4 +400,51 @@ it('[FR2] A task refuses a model whose rows depend on each other, unless its che
     textClassification({ name: 'unchecked', model: { ...model, checkRows: false } }),
   );
   expect(await serving.batchedRun('a text')).toHaveLength(3);
+});
+
+/** A model whose labels count from 1. */
+const oneBased = (name: string, count: number) => {
+  const id2label = Object.fromEntries(
+    Array.from({ length: count }, (_, i) => [i + 1, `entailment ${i}`]),
+  );
+  const files = { 'config.json': { ...configOf(name), id2label } };
+  const from = tinyFiles(name, ['tokenizer.json', 'onnx/model.onnx'], files);
+  return { name: 'net', model: { from, isolation: 'none' as const } };
+};
+
+describe('The labels of config.json', () => {
+  const paths = ['config.json', 'preprocessor_config.json', 'onnx/model.onnx'];
+  const vitWith = (id2label: unknown) => {
+    const from = tinyFiles('vit', paths, { 'config.json': { id2label } });
+    return imageClassification({ name: 'net', model: { from, isolation: 'none' } });
+  };
+  const labelsOf = async (id2label: unknown) => {
+    const serving = await start(vitWith(id2label));
+    const scores = await serving.batchedRun(readTiny('images/gradient.png'));
+    return scores.map(({ label }) => label).toSorted();
+  };
+
+  it.each<[unknown, string[]]>([
+    [undefined, ['LABEL_0', 'LABEL_1', 'LABEL_2']],
+    [{ 2: 'two', 1: 'one', 0: 'none' }, ['none', 'one', 'two']],
+    [{ 0: 5, 1: 6, 2: 7 }, ['5', '6', '7']],
+  ])('[22.60] name each logit: %j', async (id2label, labels) => {
+    expect(await labelsOf(id2label)).toEqual(labels);
+  });
+
+  it.each<unknown>([
+    { 1: 'cat', 2: 'dog', 3: 'bird' },
+    { 0: 'cat', 1: null, 2: 'bird' },
+    ['cat', 'dog', 'bird'],
+  ])('[22.60] fail the start if they do not name each logit: %j', async (id2label) => {
+    await expect(labelsOf(id2label)).rejects.toThrow('by its place from 0 on; correct the file');
+  });
+
+  it.each<[string, () => Promise<unknown>]>([
+    ['textClassification', cold(textClassification(oneBased('classifier', 3)))],
+    ['zeroShotClassification', cold(zeroShotClassification(oneBased('classifier', 3)))],
+    ['tokenClassification', cold(tokenClassification(oneBased('tagger', 5)))],
+  ])('[22.60] fail the start of %s as well', async (_, starting) => {
+    await expect(starting()).rejects.toThrow("has id2label { '1': 'entailment 0'");
+  });
 });

@@ -19,8 +19,7 @@ import {
   sideOf,
   type Size,
 } from './image-processor.js';
-import { warnOfUnknown } from './python-settings.js';
-import { readConfig } from './repository.js';
+import { preparation } from './python-settings.js';
 import { type LoadingFiles, ModelOfTask, type TaskOptions } from './task-model.js';
 
 /** Image in a file of this machine. */
@@ -106,19 +105,10 @@ export class ImageModel<Output, Own> extends ModelOfTask<ImageInput, Output, Ima
 
   protected async read(files: LoadingFiles) {
     const { repository, fetching } = files;
-    const own = await readConfig(repository, 'preprocessor_config.json', fetching);
-    const processors = own ?? (await readConfig(repository, 'processor_config.json', fetching));
-    const config = own ?? processors?.['image_processor'];
-    if (!isRecord(config)) {
-      throw new ServingLoadError(
-        `${repository.name} has no preprocessor_config.json, which says how its images are prepared`,
-      );
-    }
-    const file = own ? 'preprocessor_config.json' : 'processor_config.json';
-    warnOfUnknown(file, config, 'images', fetching);
+    const { file, config } = await preparation(repository, 'images', fetching);
     return {
       sharp: await loadSharp(this.task),
-      processor: processorOf(repository.name, config),
+      processor: processorOf(repository.name, config, file),
       own: await this.factsOf(files),
     };
   }

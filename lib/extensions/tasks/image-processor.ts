@@ -86,13 +86,13 @@ const DEFAULTS: Readonly<Record<string, Record<string, unknown>>> = {
 };
 
 /**
- * Reads preprocessor_config.json as transformers does, for processors that resize, crop from the
+ * Reads a preparation's settings as transformers does, for processors that resize, crop from the
  * middle, rescale and normalise.
  *
  * @throws ServingLoadError for another processor or step
  */
-export function processorOf(name: string, file: Record<string, unknown>): Processor {
-  const type = String(file['image_processor_type'] ?? file['feature_extractor_type']);
+export function processorOf(name: string, given: Record<string, unknown>, file: string): Processor {
+  const type = String(given['image_processor_type'] ?? given['feature_extractor_type']);
   const family = /^(\w+?)(?:ImageProcessor(?:Fast|Pil)?|FeatureExtractor)$/.exec(type)?.[1] ?? '';
   if (!Object.hasOwn(DEFAULTS, family)) {
     throw new ServingLoadError(
@@ -101,11 +101,11 @@ export function processorOf(name: string, file: Record<string, unknown>): Proces
         'or write its preprocess by hand with defineServing',
     );
   }
-  const stated = Object.entries(file).filter(([, value]) => value !== null);
+  const stated = Object.entries(given).filter(([, value]) => value !== null);
   const config = { ...DEFAULTS[family], ...Object.fromEntries(stated) };
   const refuse = (key: string): never => {
     throw new ServingLoadError(
-      `preprocessor_config.json of ${name} has ${key}: ${formatValue(config[key])}, which tasks on ` +
+      `${file} of ${name} has ${key}: ${formatValue(config[key])}, which tasks on ` +
         'images cannot do; use another model, or write its preprocess by hand with defineServing',
     );
   };

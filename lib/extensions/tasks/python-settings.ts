@@ -75,6 +75,29 @@ export function warnOfUnknown(
   }
 }
 
+/**
+ * Settings that prepare inputs, and their file: first processor_config.json, as in transformers 5.
+ *
+ * @throws ServingLoadError without such a file
+ */
+export async function preparation(
+  repository: Repository,
+  kind: 'images' | 'speech',
+  fetching: Fetching,
+): Promise<{ readonly file: string; readonly config: Record<string, unknown> }> {
+  const processor = await readConfig(repository, 'processor_config.json', fetching);
+  const nested = processor?.[kind === 'images' ? 'image_processor' : 'feature_extractor'];
+  const file = isRecord(nested) ? 'processor_config.json' : 'preprocessor_config.json';
+  const config = isRecord(nested) ? nested : await readConfig(repository, file, fetching);
+  if (!config) {
+    throw new ServingLoadError(
+      `${repository.name} has no ${file}, which says how its ${kind} is prepared`,
+    );
+  }
+  warnOfUnknown(file, config, kind, fetching);
+  return { file, config };
+}
+
 /** Options of the tokenizer, by old and new names. */
 const OF_TOKENIZER = ['tokenizer_args', 'processor_kwargs', 'processing_kwargs'];
 

@@ -16,7 +16,7 @@ import { AddedTokens } from './added-tokens.js';
 import { AudioReader } from './audio.js';
 import { warnOfUnfollowed } from './generation-settings.js';
 import type { MelOptions } from './log-mel.js';
-import { refused, warnOfUnknown } from './python-settings.js';
+import { preparation, refused } from './python-settings.js';
 import { needConfig, onnxFile, type OnnxFile, readConfig, type Repository } from './repository.js';
 import {
   type LoadingFiles,
@@ -392,10 +392,9 @@ class SpeechModelFiles extends ModelOfTask<
 
   protected async read({ repository, config, fetching }: LoadingFiles): Promise<Facts> {
     const generation = await needConfig(repository, 'generation_config.json', fetching);
-    const preprocessor = await needConfig(repository, 'preprocessor_config.json', fetching);
+    const { file, config: preprocessor } = await preparation(repository, 'speech', fetching);
     warnOfUnfollowed(generation, FOLLOWED, fetching);
-    warnOfUnknown('preprocessor_config.json', preprocessor, 'speech', fetching);
-    checkPreprocessor(repository, preprocessor);
+    checkPreprocessor(repository, file, preprocessor);
     const tokenizer = await needConfig(repository, 'tokenizer.json', fetching);
     const added = new AddedTokens(tokenizer).ids;
     const tokens = {
@@ -563,7 +562,11 @@ const FOLLOWED = [
 ];
 
 /** @throws ServingLoadError for audio not prepared as Whisper's */
-function checkPreprocessor(repository: Repository, config: Record<string, unknown>): void {
+function checkPreprocessor(
+  repository: Repository,
+  file: string,
+  config: Record<string, unknown>,
+): void {
   const allowed: Readonly<Record<string, readonly unknown[]>> = {
     feature_extractor_type: ['WhisperFeatureExtractor'],
     padding_value: [0],
@@ -573,7 +576,7 @@ function checkPreprocessor(repository: Repository, config: Record<string, unknow
   for (const [key, values] of Object.entries(allowed)) {
     const value = config[key] ?? undefined;
     if (value !== undefined && !values.includes(value)) {
-      throw refused(repository, 'preprocessor_config.json', key, value);
+      throw refused(repository, file, key, value);
     }
   }
 }

@@ -215,6 +215,20 @@ describe('An image', () => {
     expect(await inputFor(definition, bytes)).toEqual(await inputFor(definition, plain));
   });
 
+  it('[22.61] is prepared by processor_config.json rather than an older file beside it', async () => {
+    const nested = { ...vitFile, do_rescale: false, do_normalize: false };
+    const others = { 'processor_config.json': { image_processor: nested } };
+    const definition = imageClassification({ name: 'net', model: filesOf('vit', others) });
+    const { data } = await inputFor(definition, image('gradient.png'));
+    expect(Array.from(data as Float32Array).slice(0, 3)).toEqual([0, 8, 16]);
+
+    const wrong = { 'processor_config.json': { image_processor: { ...vitFile, do_pad: true } } };
+    const refused = imageClassification({ name: 'net', model: filesOf('vit', wrong) });
+    await expect(start(refused)).rejects.toThrow(
+      'processor_config.json of the given files has do_pad',
+    );
+  });
+
   it('[22.18] is prepared by processor_config.json if there is no other file', async () => {
     const others = {
       'preprocessor_config.json': undefined,

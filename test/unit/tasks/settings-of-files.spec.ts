@@ -297,6 +297,7 @@ const OF_SPEECH: readonly Setting[] = [
   [PROCESSOR, { feature_size: 128 }, 'refuses', 'the graph has 80 bands'],
   [PROCESSOR, { hop_length: 80, chunk_length: 2 }, 'follows'],
   [PROCESSOR, { n_fft: 200 }, 'follows'],
+  ['processor_config.json', { feature_extractor: { chunk_length: 4, n_fft: 200 } }, 'follows'],
   [PROCESSOR, { dither: 0.1 }, 'refuses'],
   [PROCESSOR, { padding_value: 1 }, 'refuses'],
   [PROCESSOR, { feature_extractor_type: 'SpeechT5FeatureExtractor' }, 'refuses'],

@@ -130,6 +130,9 @@ export function processorOf(name: string, given: Record<string, unknown>, file: 
   if (family === 'ConvNext' && crop) {
     refuse('do_center_crop');
   }
+  if (family === 'ConvNext' && !(Number(config['crop_pct']) > 0)) {
+    refuse('crop_pct');
+  }
   return {
     kernel,
     resized,
@@ -151,15 +154,19 @@ function resizingOf(family: string, config: Record<string, unknown>): Resizing |
     ? size
     : { shortest_edge: isSquare ? undefined : size };
   if (!isSize(shortest) || Object.keys(others).length > 0) {
-    const square = family === 'ConvNext' ? undefined : squareOf(size);
+    const isSquareOnly = family !== 'ConvNext' && !isSize(shortest);
+    const square = isSquareOnly ? squareOf(size) : undefined;
     return square && { resized: () => square, size: square };
   }
   if (family !== 'ConvNext') {
     return { resized: shorterSide(shortest) };
   }
   const square = { width: shortest, height: shortest };
-  const isCut = shortest < 384 && typeof part === 'number';
-  return { resized: isCut ? shorterSide(Math.trunc(shortest / part)) : () => square, size: square };
+  const isCut = shortest < 384;
+  return {
+    resized: isCut ? shorterSide(Math.trunc(shortest / Number(part))) : () => square,
+    size: square,
+  };
 }
 
 function shorterSide(pixels: number): Processor['resized'] {

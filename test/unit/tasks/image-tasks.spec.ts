@@ -492,6 +492,27 @@ describe('A serving of images', () => {
       'has do_center_crop: ',
     ],
     [
+      'has one kind of size',
+      {
+        'preprocessor_config.json': {
+          ...vitFile,
+          size: { shortest_edge: 16, height: 32, width: 32 },
+        },
+      },
+      'has size: ',
+    ],
+    [
+      'has a part that a crop leaves',
+      {
+        'preprocessor_config.json': {
+          image_processor_type: 'ConvNextImageProcessor',
+          size: { shortest_edge: 32 },
+          crop_pct: 0,
+        },
+      },
+      'has crop_pct: 0',
+    ],
+    [
       'has a crop that is a size',
       { 'preprocessor_config.json': { ...vitFile, do_center_crop: true } },
       'has crop_size: ',

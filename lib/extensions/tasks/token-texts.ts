@@ -245,7 +245,10 @@ export class StringLengths {
     this.first = texts.length - MARKS.length;
     // oxlint-disable-next-line no-control-regex -- The marks.
     this.marked = bitsOf(/[\x01-\x08\x0b\x0c\x0e-\x1f]/);
-    this.opening = bitsOf(/^(?:[\s,:[{]+|(?:[^"\\]|\\[^])*"[\s,:\]}[{]*)"[^]/);
+    // Tokens may begin within a string, also behind a backslash, and have whole ones.
+    this.opening = bitsOf(
+      /^(?:[^]?(?:[^"\\]|\\[^])*")?(?:[^"]*"(?:[^"\\]|\\[^])*")*[^"]*(?<=^\s+|[,:[{]\s*)"[^]/,
+    );
     this.quoted = bitsOf(/^"[^]/);
     this.steps = Int16Array.from(bytes, (each) => stepOf(each, false));
     this.escapedSteps = Int16Array.from(bytes, (each) => stepOf(each, true));

@@ -33,6 +33,9 @@ const vocabulary = [
   '["a',
   '": "b',
   '", "b',
+  '{}, "ab',
+  'b": 1, "a": "ab',
+  '\\", "ab',
   'a\\',
   '\\"',
   '\\u0',
@@ -217,6 +220,12 @@ const lengthsOf = (count: number) => ({
   prefixItems: Array.from({ length: count }, (_, i) => ({ type: 'string', maxLength: i + 1 })),
 });
 
+function grammarOfLength(maxLength: number): string {
+  const short = { type: 'string', maxLength };
+  const items = { anyOf: [{ properties: {} }, short] };
+  return grammarFor({ anyOf: [{ properties: { b: { type: 'integer' }, a: short } }, { items }] });
+}
+
 describe("A JSON schema's grammar", () => {
   const grammars = new Grammars({ owner: 'A test', tokenizer, endTokens: [end] });
 
@@ -244,10 +253,13 @@ describe("A JSON schema's grammar", () => {
   }
 
   /** True if the grammar allows the text, by characters. */
-  async function accepts(grammar: string, written: string): Promise<boolean> {
+  const accepts = (grammar: string, written: string): Promise<boolean> =>
+    acceptsTokens(grammar, [...Array.from(written), END]);
+
+  async function acceptsTokens(grammar: string, tokens: readonly string[]): Promise<boolean> {
     const answer = grammars.hold(grammar, [end]);
     try {
-      for (const character of [...Array.from(written), END]) {
+      for (const character of tokens) {
         await answer.ready();
         const id = idOf.get(character)!;
         expect(answer.failure).toBeUndefined();
@@ -579,6 +591,17 @@ describe("A JSON schema's grammar", () => {
       }),
       { numRuns: 100 },
     );
+  });
+
+  it.each([
+    ['[', '{}, "ab'],
+    ['{"', 'b": 1, "a": "ab'],
+    ['["\\', '\\", "ab'],
+  ])('[22.24] Behind %s, no token opens a string that is too long: %s', async (before, token) => {
+    const tokens = [...Array.from(before), ...Array.from(token)];
+    expect(await acceptsTokens(grammarOfLength(2), tokens)).toBe(true);
+    expect(await acceptsTokens(grammarOfLength(1), tokens)).toBe(false);
+    expect(await acceptsTokens(grammarOfLength(1), [...Array.from(before), token])).toBe(false);
   });
 
   it.each([

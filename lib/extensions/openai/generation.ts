@@ -122,7 +122,7 @@ export function fieldsOf(body: Body, names: FieldNames): FieldOf {
     if (part !== undefined) {
       return (format === undefined ? `${tool}.${names.parameters}` : names.schema) + part;
     }
-    if (message.includes('its answer to a form')) {
+    if (/its answer to a form|^[^:]* given (?:a form|JSON schemas)/.test(message)) {
       return isEmpty(body['tools']) ? names.format : 'tools';
     }
     const [ofTool] = /^tools\[\d+\]/.exec(message) ?? [];
@@ -141,8 +141,7 @@ export function fieldsOf(body: Body, names: FieldNames): FieldOf {
   };
 }
 
-const isEmpty = (value: unknown): boolean =>
-  value === undefined || value === null || (Array.isArray(value) && value.length === 0);
+const isEmpty = (value: unknown): boolean => [value ?? []].flat().length === 0;
 
 /**
  * Reads tools, as chat's `{ type, function }` or as responses' `{ type, name, ... }`.

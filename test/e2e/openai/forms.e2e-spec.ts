@@ -17,6 +17,17 @@ function eventsIn(body: unknown): Record<string, unknown>[] {
   return lines.map((line) => JSON.parse(line.slice(6)) as Record<string, unknown>);
 }
 
+/** More lengths than answers are held to. */
+const manyLengths = {
+  type: 'json_schema',
+  schema: {
+    type: 'object',
+    properties: Object.fromEntries(
+      Array.from({ length: 27 }, (_, i) => [`${i}`, { type: 'string', maxLength: i }]),
+    ),
+  },
+};
+
 describeOnPlatforms("OpenAI's formats, tools and responses", (listen) => {
   const start = (): Promise<Site> =>
     listen({
@@ -59,6 +70,20 @@ describeOnPlatforms("OpenAI's formats, tools and responses", (listen) => {
       expect.objectContaining({ delta: { tool_calls: [{ index: 0, ...call }] } }),
       expect.objectContaining({ delta: {}, finish_reason: 'tool_calls' }),
     ]);
+  });
+
+  it("[23.16] A refusal of a schema's parts together names the format", async () => {
+    const site = await start();
+    const refused = async (path: string, request: object): Promise<unknown> => {
+      const { status, body } = await site.post(path, request);
+      expect(status).toBe(400);
+      return (body as { error: { param: unknown } }).error.param;
+    };
+
+    const chat = { ...ofChat, response_format: { type: 'json_schema', json_schema: manyLengths } };
+    expect(await refused(CHAT, chat)).toBe('response_format');
+    const response = { ...ofResponse, text: { format: manyLengths } };
+    expect(await refused('/v1/responses', response)).toBe('text.format');
   });
 
   it.each<[string, object, string]>([

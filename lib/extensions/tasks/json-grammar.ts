@@ -721,7 +721,7 @@ class SchemaRules {
     );
     const alternatives = rules.alternatives();
     if (alternatives.length === 0) {
-      throw this.refuse(last, 'leaves no number; correct the bounds');
+      throw this.refuse(last, `leaves no number of up to ${EXACT_DIGITS} digits; change a bound`);
     }
     const name = this.add(alternatives.join(' | '));
     this.ofNumbers.set(key, name);

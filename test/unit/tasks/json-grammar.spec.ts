@@ -462,6 +462,7 @@ describe("A JSON schema's grammar", () => {
     [{ type: 'integer', minLength: 2 }, 'schema.minLength does nothing beside its other keywords'],
     [{ type: 'number', minimum: '0.5' }, 'schema.minimum is "0.5"; give a number'],
     [{ type: 'integer', minimum: 3, maximum: 2 }, 'schema.maximum leaves no number'],
+    [{ type: 'number', minimum: 1e15 }, 'schema.minimum leaves no number of up to 15 digits'],
     [{ type: 'string', format: 'color' }, 'schema.format is "color"; answers can be held to date'],
     [
       { type: 'string', format: 'uri', maxLength: 200 },

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1580.1,
+  'thousand characters of code in lib': 1580.8,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.6,
   'thousand characters of code in the core, its features and its Nest module': 668.2,
-  'thousand words of comments': 51.5,
+  'thousand words of comments': 51.6,
   'names of the doors that are not public': 136,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 142.9,
   openai: 79.3,
   opentelemetry: 15.3,
-  tasks: 289.1,
+  tasks: 289.7,
   terminus: 1.5,
   testing: 12.1,
 };

@@ -7,6 +7,7 @@ export {
   isError,
   kindOf,
   messageOf,
+  noteRun,
   ServingLoadError,
   toWire,
   type WireError,

@@ -9,6 +9,7 @@ import { inOriginOf } from '../context/call-context.js';
 import type { RetryOptions } from '../definition/resolved-serving.js';
 import {
   BatchFailedError,
+  hasRun,
   InvalidBatchError,
   InvalidOutputError,
   isA,
@@ -182,7 +183,7 @@ export class BatchRunner implements BatchRuns<BatchRequest> {
     if (isA(cause, InvalidOutputError) && !isTooLarge) {
       return this.named(cause, InvalidOutputError);
     }
-    if (isA(cause, PartitionLostError)) {
+    if (isA(cause, PartitionLostError) && !hasRun(cause)) {
       // The retry policy looks at its class.
       return this.named(cause);
     }

@@ -3,6 +3,7 @@ import type { Batch } from '../batch/batch.js';
 import { FlatContainer, type FlatRows } from '../batch/container.js';
 import { FunctionCalls } from '../context/call-cycles.js';
 import {
+  afterRun,
   BatchFailedError,
   InvalidOutputError,
   InvalidServingError,
@@ -87,7 +88,7 @@ export abstract class CodePartition implements Partition {
       step.keep(own, (row) => !(Array.isArray(output) && isError(output[row])));
       return result;
     };
-    const result = run(contextOf(info, listener, own));
+    const result = afterRun(() => run(contextOf(info, listener, own)));
     return result instanceof Promise ? result.then(finish) : finish(result);
   }
 }

@@ -7,8 +7,10 @@ import {
   requireOptions,
 } from '../../core/context/call-context.js';
 import {
+  hasRun,
   InvalidInputError,
   isA,
+  isError,
   PartitionLostError,
   SessionEndedError,
 } from '../../core/errors.js';
@@ -240,10 +242,12 @@ export class OrderedSession extends ServingSession implements OpenSession {
       turn.steps++;
       return output;
     } catch (error) {
-      if (isA(error, SessionEndedError)) {
+      // What another serving has lost, which code of this one called, is not this state.
+      const isOwn = !isError(error) || !hasRun(error);
+      if (isOwn && isA(error, SessionEndedError)) {
         throw this.end(error);
       }
-      if (isA(error, PartitionLostError) && turn.steps > 0) {
+      if (isOwn && isA(error, PartitionLostError) && turn.steps > 0) {
         throw this.end(endedBy(`its state is lost (${error.message})`, error));
       }
       if (turn.steps === 0 && host.needsFirst) {

@@ -4,6 +4,7 @@ import {
   DeadlineExceededError,
   InvalidServingError,
   OverloadedError,
+  PartitionLostError,
   ServingClosedError,
   SessionEndedError,
   UnknownServingError,
@@ -13,6 +14,12 @@ import type { FunctionServingDefinition } from '../../../lib/core/definition/ser
 import { until } from '../../fixtures/async/awaited.js';
 import { outcomeOf } from '../../fixtures/async/outcome-of.js';
 import { useCluster } from '../../fixtures/cluster/use-cluster.js';
+
+const failures: Readonly<Record<string, Error>> = {
+  fail: new RangeError('a row fails'),
+  lost: new PartitionLostError('another serving is lost'),
+  ended: new SessionEndedError('a session of another serving has ended'),
+};
 
 /** Sessions whose state, and the reply of each step, is the list of their rows. */
 class Tally {
@@ -41,7 +48,7 @@ class Tally {
     }
     return rows.map((row, i) => {
       states[i] = [...((states[i] as readonly string[] | undefined) ?? []), row];
-      return row === 'fail' ? new RangeError('a row fails') : states[i];
+      return failures[row] ?? states[i];
     });
   }
 }
@@ -83,6 +90,8 @@ describe('A session of another node', () => {
     await session.run('1');
 
     await expect(session.run('fail')).rejects.toThrow('a row fails');
+    await expect(session.run('lost')).rejects.toThrow('another serving is lost');
+    await expect(session.run('ended')).rejects.toThrow('a session of another serving has ended');
     tally.isHolding = true;
     const cancel = new AbortController();
     const cancelled = session.run('cancelled', { signal: cancel.signal });

@@ -15,7 +15,7 @@ import {
   type SessionHost,
   type StepOptions,
 } from '../../../doors/calls.js';
-import { formatValue, isError, messageOf } from '../../../doors/text.js';
+import { formatValue, isError, messageOf, noteRun } from '../../../doors/text.js';
 import type { ExportedServing } from './exported-servings.js';
 
 interface RemoteSessionOptions {
@@ -97,7 +97,8 @@ export class RemoteSessionHost implements SessionHost {
         const outcome = outcomeIn(event);
         const { resolve, reject } = this.waiting.shift()!;
         if ('error' in outcome) {
-          reject(outcome.error);
+          // If the session has ended, its call ends, too.
+          reject(noteRun(outcome.error));
         } else {
           replies++;
           resolve(outcome.output);

@@ -10,6 +10,7 @@ import {
   InvalidServingError,
   type LocalServing,
   OverloadedError,
+  PartitionLostError,
   ServingClosedError,
   type ServingDefinition,
   type ServingOptions,
@@ -196,6 +197,49 @@ describe('Sessions', () => {
       failed: { SERVING_DEADLINE_EXCEEDED: 1 },
     });
   });
+
+  it.each(['preprocess', 'a row', 'a batch', 'postprocess'])(
+    '[16.3] A session or partition that another serving has lost ends no session whose %s called it',
+    async (place) => {
+      const failure: { error?: Error } = {};
+      const failIn = (here: string): void => {
+        if (here === place && failure.error) {
+          throw failure.error;
+        }
+      };
+      const serving = await serve<number>({
+        name: 'counter',
+        model: {
+          useFactory: () => (rows: readonly number[], batch) => {
+            failIn('a batch');
+            return rows.map((row, i) => {
+              const states = batch.states as (number | undefined)[];
+              states[i] = (states[i] ?? 0) + row;
+              return place === 'a row' ? (failure.error ?? states[i]) : states[i];
+            });
+          },
+          sessions: {},
+        },
+        preprocess: (row: number) => {
+          failIn('preprocess');
+          return { batch: row };
+        },
+        postprocess: (sum: number) => {
+          failIn('postprocess');
+          return sum;
+        },
+      });
+      const session = serving.open();
+      expect(await session.run(1)).toBe(1);
+
+      for (failure.error of [new SessionEndedError('over'), new PartitionLostError('lost')]) {
+        await expect(session.run(1)).rejects.toBe(failure.error);
+      }
+      failure.error = undefined;
+
+      expect(await session.run(1)).toBe(2);
+    },
+  );
 
   it('[16.4] Sessions are spread evenly over partitions, and stay with theirs', async () => {
     const { listener, serving } = await start({ partitions: 2 });

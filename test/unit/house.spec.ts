@@ -16,7 +16,7 @@ const CEILINGS = {
   'thousand characters of code in lib': 1580.8,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
-  'thousand characters of code in the core, its features and its Nest module': 668.4,
+  'thousand characters of code in the core, its features and its Nest module': 668.6,
   'thousand words of comments': 51.6,
   'names of the doors that are not public': 137,
   'names of the doors that only one extension imports': 95,

@@ -40,7 +40,7 @@ export interface SessionHost {
   readonly needsFirst?: boolean | undefined;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   run(input: unknown, options: StepOptions): Promise<unknown>;
-  /** Counts a call that ended before its turn. */
+  /** Counts a call that ends before its step. */
   refused?(error: unknown, options: CallOptions): void;
   /** May be called again. */
   ended(reason: SessionEndedError): void;
@@ -140,7 +140,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
     input: unknown,
     options: SessionCallOptions,
   ): Promise<unknown> {
-    return callInRequest(this.withOwn(options), (inside) => this.enqueue(steps, input, inside));
+    return callInRequest(options, (inside) => this.enqueue(steps, input, inside));
   }
 
   override async close(): Promise<void> {
@@ -163,31 +163,42 @@ export class OrderedSession extends ServingSession implements OpenSession {
   private async enqueue(
     steps: number | undefined,
     input: unknown,
-    options: CallOptions,
+    given: CallOptions,
   ): Promise<unknown> {
+    let options = given;
+    let resolved: ResolvedCallOptions;
+    try {
+      options = this.withOwn(given);
+      resolved = this.admit(input, options);
+      if (this.isRunning) {
+        this.refuseInOwnStep();
+        await this.turnOf(resolved);
+      }
+      if (this.isOver) {
+        this.next();
+        throw this.ended!;
+      }
+    } catch (error) {
+      this.host.refused?.(error, options);
+      throw error;
+    }
+    this.isRunning = true;
+    return this.step(steps, input, options, resolved);
+  }
+
+  private admit(input: unknown, options: CallOptions): ResolvedCallOptions {
     if (this.ended) {
       throw this.ended;
     }
     const resolved = this.host.resolve(input, options);
     options.signal?.throwIfAborted();
-    if (this.isRunning) {
-      this.refuseInOwnStep();
-      await this.turnOf(options, resolved);
-    }
-    if (this.isOver) {
-      this.host.refused?.(this.ended, options);
-      this.next();
-      throw this.ended!;
-    }
-    this.isRunning = true;
-    return this.step(steps, input, options, resolved);
+    return resolved;
   }
 
   private withOwn(options: CallOptions): CallOptions {
     if (options === NO_OPTIONS) {
       return this.options;
     }
-    requireOptions(options);
     const { tenant, key, version, signal } = options;
     const [given] =
       Object.entries({ tenant, key, version }).find(([, value]) => value !== undefined) ?? [];
@@ -211,7 +222,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
   }
 
   /** Rejects if the call is cancelled before its turn. */
-  private turnOf(options: CallOptions, resolved: ResolvedCallOptions): Promise<void> {
+  private turnOf(resolved: ResolvedCallOptions): Promise<void> {
     return new Promise((resolve, reject) => {
       let stop: (() => void) | undefined;
       const begin = (): void => {
@@ -222,7 +233,6 @@ export class OrderedSession extends ServingSession implements OpenSession {
       stop = onCancel(resolved, (error) => {
         this.waiting.delete(begin);
         stop?.();
-        this.host.refused?.(error, options);
         reject(error);
       });
     });

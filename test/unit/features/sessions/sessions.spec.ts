@@ -241,6 +241,28 @@ describe('Sessions', () => {
     },
   );
 
+  it('[E11] Calls of a session that has ended, and calls that it refuses, are counted and have their events', async () => {
+    const { serving } = await start();
+    const ends: unknown[] = [];
+    serving.eventsOf('call:end').subscribe(({ error }) => ends.push(error));
+    const session = serving.open();
+    const refused = [
+      session.run('1', { signal: AbortSignal.abort(new Error('left')) }),
+      session.run('2', { timeout: -1 }),
+      session.run('3', { tenant: 'other' } as object),
+    ];
+    await Promise.allSettled(refused);
+    await session.close();
+
+    await expect(session.run('4')).rejects.toThrow(SessionEndedError);
+
+    expect(ends).toHaveLength(4);
+    expect(serving.counters()).toMatchObject({
+      answered: 0,
+      failed: { SERVING_CANCELLED: 1, SERVING_INVALID_INPUT: 2, SERVING_SESSION_ENDED: 1 },
+    });
+  });
+
   it('[16.4] Sessions are spread evenly over partitions, and stay with theirs', async () => {
     const { listener, serving } = await start({ partitions: 2 });
     const sessions = [serving.open(), serving.open(), serving.open(), serving.open()];

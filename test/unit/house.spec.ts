@@ -47,7 +47,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   opentelemetry: 15.3,
   tasks: 289.7,
   terminus: 1.5,
-  testing: 12.1,
+  testing: 12.3,
 };
 
 /**

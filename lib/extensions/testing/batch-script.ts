@@ -63,10 +63,10 @@ export class BatchScript<Row = unknown, Result = unknown> {
     return batch;
   }
 
-  /** Ends all held and later batches with the function's results. */
+  /** Ends all held and later batches with the function's results, and batches with steps as they are. */
   release(run: (rows: RowsOf<Row>) => ResultsOf<Result>): void {
     this.released = run;
-    this.batches.forEach((batch) => batch.finish(run));
+    this.batches.forEach((batch) => (batch.hasSteps ? batch.end() : batch.finish(run)));
   }
 
   /**
@@ -205,6 +205,11 @@ export class HeldBatch<Row = unknown, Result = unknown> {
     return this.context.hooks;
   }
 
+  /** @internal */
+  get hasSteps(): boolean {
+    return this.steps !== undefined;
+  }
+
   /** True if a caller waits for the row. */
   isWaiting(row: number): boolean {
     return this.context.isWaiting(row);
@@ -213,12 +218,19 @@ export class HeldBatch<Row = unknown, Result = unknown> {
   /**
    * Ends the batch with results, or a function's results for its rows. Without a result per row,
    * its calls fail.
+   *
+   * @throws ServingError for a batch with steps, which `end` ends
    */
   finish(
     output: ResultsOf<Result> | ((rows: RowsOf<Row>) => ResultsOf<Result>),
     metadata?: unknown,
   ): void {
     this.check();
+    if (this.hasSteps) {
+      throw new ServingError(
+        `The batch of ${this.size} rows has had steps; end it with end, fail or crash`,
+      );
+    }
     const result =
       typeof output === 'function' ? (output as (rows: RowsOf<Row>) => unknown)(this.rows) : output;
     this.leave();

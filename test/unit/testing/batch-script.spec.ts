@@ -318,6 +318,19 @@ describe('BatchScript', () => {
       expect(() => batch.step(['a3'])).toThrow('nobody waits for it any more');
     });
 
+    it('A batch with steps cannot be finished: it ends after its last step, also when the script is released', async () => {
+      const script = new BatchScript<string>();
+      const serving = await start(script);
+
+      const reply = serving.batchedRun('a');
+      const batch = await script.next();
+      batch.step(['a1']);
+      expect(() => batch.finish(['A'])).toThrow('has had steps; end it with end, fail or crash');
+      script.release((rows) => rows);
+
+      expect(await reply).toEqual(['a1']);
+    });
+
     it('A batch without a step cannot be ended', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script);

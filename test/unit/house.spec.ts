@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1580.8,
+  'thousand characters of code in lib': 1581.2,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
   'thousand characters of code in the core, its features and its Nest module': 668.6,
-  'thousand words of comments': 51.6,
+  'thousand words of comments': 51.7,
   'names of the doors that are not public': 137,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,

@@ -13,10 +13,10 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1581.2,
+  'thousand characters of code in lib': 1581.8,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
-  'thousand characters of code in the core, its features and its Nest module': 668.6,
+  'thousand characters of code in the core, its features and its Nest module': 669,
   'thousand words of comments': 51.7,
   'names of the doors that are not public': 137,
   'names of the doors that only one extension imports': 95,
@@ -39,7 +39,7 @@ const CEILINGS = {
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.4,
   cli: 48.6,
-  distribution: 225.6,
+  distribution: 225.7,
   'http-tensors': 2.9,
   hub: 27.3,
   'inference-protocol': 142.9,

@@ -6,7 +6,7 @@ import type {
 } from '../../core/execution/kept-states.js';
 import { resolveCallOptions } from '../../core/execution/resolved-call-options.js';
 import type { CallGroup } from '../../core/execution/lanes.js';
-import { checkSessionOptions, OrderedSession } from './ordered-session.js';
+import { checkSessionOptions, OrderedSession, type SessionHost } from './ordered-session.js';
 import type { SessionsOptions } from './sessions.js';
 
 interface Place extends CallGroup {
@@ -18,12 +18,14 @@ interface Place extends CallGroup {
 export class LocalSessions implements OpenStates {
   private readonly open = new Map<OrderedSession, Place>();
   private readonly places: readonly Place[];
+  private readonly waits: SessionHost['waits'];
   private lastId = 0;
 
   constructor(
     private readonly limits: Required<SessionsOptions>,
     private readonly version: VersionOfStates,
   ) {
+    this.waits = { count: 0, most: version.options.queue.maxRows };
     this.places = version.pipeline.partitions.map((_, partition) => ({ partition, sessions: 0 }));
   }
 
@@ -61,6 +63,7 @@ export class LocalSessions implements OpenStates {
       serving: name,
       idle,
       group: place,
+      waits: this.waits,
       needsFirst,
       resolve: (input, own) => resolveCallOptions(callbacks, input, own, timeout),
       run: (input, own) => pipeline.run(input, own),

@@ -11,6 +11,7 @@ import {
   InvalidInputError,
   isA,
   isError,
+  OverloadedError,
   PartitionLostError,
   SessionEndedError,
 } from '../../core/errors.js';
@@ -36,6 +37,8 @@ export interface SessionHost {
   /** Milliseconds from its last call until the session ends; no limit by default. */
   readonly idle?: number;
   readonly group?: CallGroup;
+  /** Calls that wait for earlier ones of their sessions, of all sessions that share this. */
+  readonly waits: { count: number; readonly most: number };
   /** True if a failed first call ends the session: a client may have sent further steps already. */
   readonly needsFirst?: boolean | undefined;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
@@ -221,21 +224,37 @@ export class OrderedSession extends ServingSession implements OpenSession {
     }
   }
 
-  /** Rejects if the call is cancelled before its turn. */
-  private turnOf(resolved: ResolvedCallOptions): Promise<void> {
-    return new Promise((resolve, reject) => {
-      let stop: (() => void) | undefined;
-      const begin = (): void => {
-        stop?.();
-        resolve();
-      };
-      this.waiting.add(begin);
-      stop = onCancel(resolved, (error) => {
-        this.waiting.delete(begin);
-        stop?.();
-        reject(error);
+  /**
+   * Rejects if the call is cancelled before its turn.
+   *
+   * @throws OverloadedError when too many wait
+   */
+  private async turnOf(resolved: ResolvedCallOptions): Promise<void> {
+    const { serving, waits } = this.host;
+    if (waits.count >= waits.most) {
+      throw new OverloadedError(
+        `Serving "${serving}" has ${waits.most} calls that wait for earlier ones of their sessions, and ` +
+          'takes no more; wait for their answers before the next calls',
+      );
+    }
+    waits.count++;
+    try {
+      await new Promise<void>((resolve, reject) => {
+        let stop: (() => void) | undefined;
+        const begin = (): void => {
+          stop?.();
+          resolve();
+        };
+        this.waiting.add(begin);
+        stop = onCancel(resolved, (error) => {
+          this.waiting.delete(begin);
+          stop?.();
+          reject(error);
+        });
       });
-    });
+    } finally {
+      waits.count--;
+    }
   }
 
   private async step(

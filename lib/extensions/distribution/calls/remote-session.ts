@@ -18,6 +18,9 @@ import {
 import { formatValue, isError, messageOf, noteRun } from '../../../doors/text.js';
 import type { ExportedServing } from './exported-servings.js';
 
+/** Calls of one session, which send their inputs one after another. */
+const MOST_WAITING = 10_000;
+
 interface RemoteSessionOptions {
   readonly serving: string;
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
@@ -33,6 +36,7 @@ interface Waiting {
 
 /** One streamed call carries steps and outcomes; the session ends with it. */
 export class RemoteSessionHost implements SessionHost {
+  readonly waits = { count: 0, most: MOST_WAITING };
   private steps: Queue<StepMessage> | undefined;
   /** Kept in order, even if their callers stopped waiting. */
   private waiting: Waiting[] = [];

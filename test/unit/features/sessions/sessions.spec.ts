@@ -304,6 +304,34 @@ describe('Sessions', () => {
     ]);
   });
 
+  it('[16.10] As many calls as the queue has rows wait for earlier ones of their sessions', async () => {
+    const { serving } = await start({ batchSize: 1, queue: { maxRows: 3 } });
+    const sessions = [serving.open(), serving.open()];
+    serving.pause();
+    const calls = ['1', '2', '3', '4'].flatMap((input) =>
+      sessions.map((session) => outcomeOf(session.run(input))),
+    );
+    await turn();
+
+    const refused = calls.slice(5).map(({ outcome }) => outcome);
+    expect(refused).toEqual(refused.map(() => expect.any(OverloadedError)));
+    expect(refused[0]).toMatchObject({
+      message:
+        'Serving "listener" has 3 calls that wait for earlier ones of their sessions, and takes no ' +
+        'more; wait for their answers before the next calls',
+    });
+    serving.resume();
+    await later(10);
+    expect(calls.slice(0, 5).map(({ outcome }) => outcome)).toEqual([
+      ['1'],
+      ['1'],
+      ['1', '2'],
+      ['1', '2'],
+      ['1', '2', '3'],
+    ]);
+    expect(await sessions[1]!.run('3')).toEqual(['1', '2', '3']);
+  });
+
   it('[16.5] At most sessions.max are open; a session that closes gives its place to another', async () => {
     const { serving } = await start({ sessions: { max: 2 } });
     const first = serving.open();

@@ -1,7 +1,7 @@
 import type { Clock } from '@sinonjs/fake-timers';
 import { setImmediate as endOfTurn } from 'node:timers/promises';
 import { ServingError } from '../../index.js';
-import { messageOf } from '../../doors/text.js';
+import { formatValue, messageOf } from '../../doors/text.js';
 
 /**
  * Timers, `Date` and `performance` that only the test advances. Needs `@sinonjs/fake-timers`.
@@ -27,8 +27,17 @@ export class VirtualTime {
     return this.clock.countTimers();
   }
 
-  /** Advances by milliseconds, then waits for all effects. */
+  /**
+   * Advances by milliseconds, then waits for all effects.
+   *
+   * @throws ServingError for a value that is no number from 0 on
+   */
   async advance(milliseconds: number): Promise<void> {
+    if (!(Number.isFinite(milliseconds) && milliseconds >= 0)) {
+      throw new ServingError(
+        `Virtual time cannot advance by ${formatValue(milliseconds)}; give milliseconds, from 0 on`,
+      );
+    }
     await settle();
     await this.clock.tickAsync(milliseconds);
     await settle();
@@ -41,10 +50,21 @@ export class VirtualTime {
     await settle();
   }
 
-  /** Fires timers until no timer is pending. */
+  /**
+   * Fires timers until no timer is pending.
+   *
+   * @throws ServingError after 10,000, since an interval has no last one
+   */
   async runAll(): Promise<void> {
-    for (await settle(); this.timers > 0; await settle()) {
+    await settle();
+    for (let fired = 0; this.timers > 0; fired++) {
+      if (fired === MOST_FIRED) {
+        throw new ServingError(
+          `Timers are pending after ${MOST_FIRED} have fired; clear intervals first, or use advance`,
+        );
+      }
       this.ringNext();
+      await settle();
     }
   }
 
@@ -64,6 +84,8 @@ export class VirtualTime {
     this.clock.tick(0);
   }
 }
+
+const MOST_FIRED = 10_000;
 
 const FAKED = [
   'setTimeout',

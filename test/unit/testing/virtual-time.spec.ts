@@ -69,6 +69,22 @@ describe('VirtualTime', () => {
     expect(time.timers).toBe(0);
   });
 
+  it('runAll() ends with an error where an interval is pending', async () => {
+    const interval = setInterval(() => {}, 10);
+
+    await expect(time.runAll()).rejects.toThrow(
+      'Timers are pending after 10000 have fired; clear intervals first, or use advance',
+    );
+    clearInterval(interval);
+    await time.runAll();
+  });
+
+  it.each([NaN, -5, Infinity, undefined])('advance() refuses %s', async (milliseconds) => {
+    await expect(time.advance(milliseconds!)).rejects.toThrow(
+      `Virtual time cannot advance by ${milliseconds}; give milliseconds, from 0 on`,
+    );
+  });
+
   it('Virtual time begins at the real date', async () => {
     time.restore();
     const real = Date.now();

@@ -83,14 +83,11 @@ describe('A call whose node is lost', () => {
   });
 
   it('[11] A node that refused a call does not count as one that ran it', async () => {
-    const refusing = {
-      ...answering('a'),
-      preprocess: () => {
-        throw new OverloadedError('full');
-      },
-    };
+    const a = held('m', { queue: { maxRows: 1 } });
     const b = held('m', { recovery: { idempotent: true } });
-    await cluster.node({ nodeId: 'a', servings: [refusing] });
+    const full = await cluster.node({ nodeId: 'a', servings: [a.definition] });
+    const own = [1, 2].map((row) => full.servings.batchedRun('m', row));
+    await until(() => a.batches.batches.length === 1);
     const lost = await cluster.node({ nodeId: 'b', servings: [b.definition] });
     await cluster.node({ nodeId: 'c', servings: [answering('c')] });
     const web = await cluster.node({
@@ -104,6 +101,11 @@ describe('A call whose node is lost', () => {
     lost.kill();
 
     expect(await reply).toBe('row by c');
+    expect(full.servings.counters().get('m')).toMatchObject({ failed: { SERVING_OVERLOADED: 1 } });
+    answer(a, 'a');
+    await until(() => a.batches.batches.length === 1);
+    answer(a, 'a');
+    expect(await Promise.all(own)).toEqual(['1 by a', '2 by a']);
   });
 
   it('[11] A stream that has begun runs on no other node, also when its node refuses the rest', async () => {

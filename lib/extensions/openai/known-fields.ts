@@ -18,6 +18,8 @@ const is =
 const isEmpty: AsksNothing = (value) =>
   Array.isArray(value) ? value.length === 0 : isRecord(value) && Object.keys(value).length === 0;
 const never: AsksNothing = () => false;
+/** Refers to an earlier response. */
+const earlier: AsksNothing = () => false;
 
 /** Fields about the request, its caller or its price. */
 const ABOUT_THE_REQUEST: Fields = {
@@ -189,11 +191,11 @@ export const FIELDS = {
     prompt_cache_retention: 'ignored',
     background: is(false),
     context_management: isEmpty,
-    conversation: never,
+    conversation: earlier,
     include: isEmpty,
     max_tool_calls: never,
     moderation: never,
-    previous_response_id: never,
+    previous_response_id: earlier,
     prompt: never,
     reasoning: (value) =>
       isRecord(value) && [undefined, null, 'none'].includes(value['effort'] as null),
@@ -339,7 +341,7 @@ function refuseField(name: string, value: unknown, known: Known | undefined): vo
   }
   throw new RequestError(
     known
-      ? `"${name}" is ${formatValue(value)}, which this model cannot do; leave it out`
+      ? `"${name}" is ${formatValue(value)}, which this ${known === earlier ? 'server does not store; send the earlier items as input' : 'model cannot do; leave it out'}`
       : `"${name}" is a field that this server does not know; leave it out`,
     name,
   );

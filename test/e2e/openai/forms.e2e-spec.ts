@@ -220,6 +220,23 @@ describeOnPlatforms("OpenAI's formats, tools and responses", (listen) => {
     ]);
   });
 
+  it.each(['previous_response_id', 'conversation'])(
+    '[23.11] A response that refers to earlier ones by %s is told to send their items',
+    async (field) => {
+      const site = await start();
+      const answer = await site.post('/v1/responses', { ...ofResponse, [field]: 'resp_1' });
+      expect([answer.status, answer.body]).toMatchObject([
+        400,
+        {
+          error: {
+            param: field,
+            message: `"${field}" is "resp_1", which this server does not store; send the earlier items as input`,
+          },
+        },
+      ]);
+    },
+  );
+
   it('[23.10] A plain prompt is continued, whole and as a stream, alone and in a list', async () => {
     const site = await start();
     const given = { model: 'writer', temperature: 0, max_tokens: 8 };

@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1582.2,
+  'thousand characters of code in lib': 1582.3,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
   'thousand characters of code in the core, its features and its Nest module': 669,

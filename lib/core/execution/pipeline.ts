@@ -332,12 +332,10 @@ export class Pipeline implements Closable {
     await Promise.all([caller.finishing.idle(), closeEngine(opened)]);
   }
 
-  private recorderOf(
-    { [INTERNAL]: { recorder } = {}, signal }: CallContext['options'],
-    mode: CallMode,
-  ): CallRecorder | undefined {
+  private recorderOf(options: CallContext['options'], mode: CallMode): CallRecorder | undefined {
+    const recorder = options[INTERNAL]?.recorder;
     return !recorder && this.events.observesCalls
-      ? CallRecorder.start(this.events, this.options.name, mode, signal)
+      ? CallRecorder.start(this.events, this.options.name, mode, options.signal)
       : recorder;
   }
 

@@ -139,7 +139,7 @@ export function checkedModule<Base extends ConfigurableModule>(
 /**
  * Refuses a second import, whose routes those of the first would hide, with other guards.
  *
- * @param path token of the path, which tells imports apart
+ * @param path injection token of the module's path; imports with different paths are allowed
  */
 export function refuseSecond(
   modules: ModulesContainer,

@@ -46,7 +46,7 @@ export function decimalsOf(value: number): number | undefined {
   });
 }
 
-/** Digits of a number: so many, then at most so many behind the point. */
+/** Digits of a number: `whole` of them before the point, and at most `decimals` behind it. */
 interface Digits {
   readonly whole: number;
   readonly decimals: number;

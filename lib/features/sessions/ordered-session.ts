@@ -271,7 +271,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
       turn.steps++;
       return output;
     } catch (error) {
-      // What another serving has lost, which code of this one called, is not this state.
+      // An error that the serving's own code met in another serving says nothing about this state.
       const isOwn = !isError(error) || !hasRun(error);
       if (isOwn && isA(error, SessionEndedError)) {
         throw this.end(error);

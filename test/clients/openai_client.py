@@ -112,6 +112,7 @@ def forms():
         max_output_tokens=200,
         tools=[openai.pydantic_function_tool(Visit, name="travel")],
         tool_choice="required",
+        parallel_tool_calls=False,
     ) as stream:
         types = [event.type for event in stream]
     return {

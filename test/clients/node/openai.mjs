@@ -132,7 +132,12 @@ const steps = {
       type: 'function',
       function: { name: 'travel', parameters: z.toJSONSchema(visit) },
     };
-    const streamed = completions.stream({ ...options, tools: [tool], tool_choice: 'required' });
+    const streamed = completions.stream({
+      ...options,
+      tools: [tool],
+      tool_choice: 'required',
+      parallel_tool_calls: false, // The model draws how many it makes otherwise.
+    });
     const { tool_calls } = (await streamed.finalChatCompletion()).choices[0].message;
     const again = await completions.create({
       ...options,

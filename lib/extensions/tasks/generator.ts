@@ -40,7 +40,7 @@ export interface GeneratedText {
   readonly text: string;
   /** Tokens made since the last piece, without an answer's end token. */
   readonly tokens: readonly number[];
-  /** Entry for each token, if the call asks for `logprobs`. */
+  /** Entry for each token, if the call asks for `logprobs`; also for an end token that completes text. */
   readonly logprobs?: readonly TokenLogprob[];
   /** Whole calls of tools, if the model wrote any in this piece. */
   readonly toolCalls?: readonly ToolCall[];
@@ -300,7 +300,11 @@ export class Generator implements SequenceModel<PromptRow, GeneratedText, Answer
     answer.next = token;
     answer.count++;
     if (this.endTokens.has(token) || row.endTokens.includes(token)) {
-      return finished(answer, text.end(), 'stop');
+      const rest = text.end();
+      if (row.logprobs && rest !== '') {
+        answer.logprobs.push({ text: rest, logprob: logProbabilityOf(given, token) });
+      }
+      return finished(answer, rest, 'stop');
     }
     held?.accept(token);
     answer.tokens.push(token);

@@ -32,7 +32,7 @@ const linked = new Map([
 const blocks = [...pages].flatMap(([page, text]) =>
   [
     ...text.matchAll(
-      /(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|python|dockerfile|yaml)\n([\s\S]*?)```/g,
+      /(?:<!-- (\S+)#(\S+) -->\n)?```(?:ts|js|html|python|dockerfile|yaml)\n([\s\S]*?)```/g,
     ),
   ].map(([, file, region, code]) => ({ page, file, region, code: code! })),
 );
@@ -40,7 +40,7 @@ const blocks = [...pages].flatMap(([page, text]) =>
 function regionOf(file: string, region: string): string {
   const source = readFileSync(`${root}/${file}`, 'utf8');
   const body = new RegExp(
-    `^( *)(?://|#) #region ${region}\\n([\\s\\S]*?)^ *(?://|#) #endregion`,
+    `^( *)(?://|#|<!--) #region ${region}(?: -->)?\\n([\\s\\S]*?)^ *(?://|#|<!--) #endregion`,
     'm',
   ).exec(source);
   const [, indent = '', text = ''] = body ?? [];

@@ -115,6 +115,10 @@ export class Running {
     readonly log: string,
   ) {}
 
+  get url(): string {
+    return `http://localhost:${this.port}`;
+  }
+
   /** Runs a curl command of the README, and returns status and body. */
   async curl(command: string, drawing?: string): Promise<{ status: number; body: unknown }> {
     const own = command.replace('localhost:3000', `localhost:${this.port}`);

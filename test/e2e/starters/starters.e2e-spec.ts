@@ -1,6 +1,7 @@
 import { cp, mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from '@jest/globals';
+import { describeInBrowser, type OpenPage } from '../../fixtures/http/describe-in-browser.js';
 import { describeUnless } from '../../fixtures/describe-unless.js';
 import { missing as missingProgram } from '../../fixtures/http/server-process.js';
 import { HubServer, ModelServer } from '../../fixtures/http/model-server.js';
@@ -32,7 +33,7 @@ async function tryOut(starter: Starter, main: string, cwd?: string): Promise<voi
   }
 }
 
-/** Runs the endpoints of the manual from a model's name, with a tiny model in place of the Hub's. */
+/** Runs the manual's endpoints from a model's name, with a tiny model in place of the Hub's. */
 async function tryEmbeddings(starter: Starter): Promise<void> {
   const [install] = blocksOf('docs/getting-started.md', 'sh', '@huggingface/tokenizers') as [
     string,
@@ -42,12 +43,8 @@ async function tryEmbeddings(starter: Starter): Promise<void> {
     await starter.copy(`app/${file}`, `src/${file}`);
   }
   await starter.run('npm', 'run', 'build');
-  const store = await new ModelServer().listen();
-  const hub = await new HubServer(store).listen();
-  hub.commitFolder('sentence-transformers/all-MiniLM-L6-v2', 'test/fixtures/tasks/embedder');
-  process.env['HF_ENDPOINT'] = hub.origin;
-  process.env['HF_HOME'] = join(starter.path, '../hub');
-  try {
+  await withHub(starter, async (hub) => {
+    hub.commitFolder('sentence-transformers/all-MiniLM-L6-v2', 'test/fixtures/tasks/embedder');
     const injected = await answerOf(
       starter,
       'dist/embeddings.js',
@@ -67,6 +64,55 @@ async function tryEmbeddings(starter: Starter): Promise<void> {
       expect.closeTo(1, 5),
       expect.closeTo(1, 5),
     ]);
+  });
+}
+
+/** Runs the manual's chat, with a tiny model in place of the Hub's, and asks it in a browser. */
+async function tryChat(starter: Starter, openPage: OpenPage): Promise<void> {
+  const [install] = blocksOf('docs/guides/generation.md', 'sh', '@huggingface/jinja') as [string];
+  await starter.install(...install.trim().split(' ').slice(-2));
+  await starter.copy('app/chat.module.ts', 'src/chat.module.ts');
+  await starter.copy('app/chat.html', 'chat.html');
+  const main = await readFile(join(starter.path, 'src/main.ts'), 'utf8');
+  await writeFile(join(starter.path, 'src/chat.ts'), main.replace('./app.module', './chat.module'));
+  await starter.run('npm', 'run', 'build');
+  await withHub(starter, async (hub) => {
+    const generator = 'test/fixtures/tasks/generator';
+    const repository = 'HuggingFaceTB/SmolLM2-135M-Instruct';
+    hub.commitFolder(repository, generator);
+    const model = await readFile(join(generator, 'onnx/model_gqa.onnx'));
+    hub.commit(repository, 'main', 'onnx/model_q4.onnx', model, 'a'.repeat(40));
+    const running = await starter.start('dist/chat.js');
+    try {
+      const { page, problems } = await openPage(running.url, {});
+      await page.evaluate(`{
+        const { EventSource } = window;
+        window.EventSource = class extends EventSource {
+          constructor(url) { super(url); window.source = this; }
+        };
+      }`);
+      await page.getByLabel('Question').fill('What is a batch?');
+      const answer = page.getByRole('status');
+      do {
+        await page.getByRole('button').click();
+        await page.waitForFunction('window.source.readyState === EventSource.CLOSED');
+      } while ((await answer.textContent()) === ''); // The model draws an empty one at times.
+      expect(await answer.textContent()).not.toContain('The connection is lost.');
+      expect(problems).toEqual([]);
+    } finally {
+      await running.stop();
+    }
+  });
+}
+
+/** Gives the starter's applications a Hub while `use` runs. */
+async function withHub(starter: Starter, use: (hub: HubServer) => Promise<void>): Promise<void> {
+  const store = await new ModelServer().listen();
+  const hub = await new HubServer(store).listen();
+  process.env['HF_ENDPOINT'] = hub.origin;
+  process.env['HF_HOME'] = join(starter.path, '../hub');
+  try {
+    await use(hub);
   } finally {
     delete process.env['HF_ENDPOINT'];
     delete process.env['HF_HOME'];
@@ -158,6 +204,10 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
 
   it("[N17] runs the endpoint of the manual from a model's name", () => tryEmbeddings(starter));
 
+  describeInBrowser((openPage) => {
+    it("[FU2] streams the manual's chat to its page", () => tryChat(starter, openPage));
+  });
+
   it.each(compilers)(
     '[N2] compiles exported definitions of every runner with TypeScript %s',
     (version) => compileExports(starter, version),
@@ -217,6 +267,10 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
     tryOut(starter, 'dist/main.js'));
 
   it("[N17] runs the endpoint of the manual from a model's name", () => tryEmbeddings(starter));
+
+  describeInBrowser((openPage) => {
+    it("[FU2] streams the manual's chat to its page", () => tryChat(starter, openPage));
+  });
 
   it.each(compilers)(
     '[N2] compiles exported definitions of every runner with TypeScript %s',

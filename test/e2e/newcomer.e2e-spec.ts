@@ -349,4 +349,15 @@ describe('What a newcomer meets', () => {
     );
     expect(missing).toEqual([]);
   });
+
+  it('[FU43] Each main file of the manual handles an error of the start', async () => {
+    const docs = await readdir('docs', { recursive: true });
+    const pages = docs.filter((name) => name.endsWith('.md')).map((name) => join('docs', name));
+    const texts = await Promise.all(['README.md', ...pages].map((page) => readFile(page, 'utf8')));
+    const mains = texts
+      .flatMap((text) => text.match(/^```ts\n[^]*?^```$/gm) ?? [])
+      .filter((code) => code.includes('// src/main.ts'));
+    expect(mains.length).toBeGreaterThan(2);
+    expect(mains.filter((code) => !code.includes('process.exit(1)'))).toEqual([]);
+  });
 });

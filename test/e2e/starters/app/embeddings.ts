@@ -27,5 +27,10 @@ class EmbedController {
 })
 class AppModule {}
 
-void NestFactory.create(AppModule).then((app) => app.listen(process.env.PORT ?? 3000));
+NestFactory.create(AppModule)
+  .then((app) => app.listen(process.env.PORT ?? 3000))
+  .catch((error: unknown) => {
+    console.error(error);
+    process.exit(1);
+  });
 // #endregion

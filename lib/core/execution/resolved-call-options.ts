@@ -126,8 +126,8 @@ function checkSignal(serving: string, signal: AbortSignalLike | undefined): void
   const lack = lackOf(signal);
   if (lack !== undefined) {
     throw new InvalidInputError(
-      `A call to serving "${serving}" has a signal ${lack}; give an AbortSignal, or an object with ` +
-        'its aborted, reason, throwIfAborted, addEventListener and removeEventListener',
+      `A call to serving "${serving}" has a signal ${lack}; give an AbortSignal, such as ` +
+        'controller.signal, or an object like it',
     );
   }
 }
@@ -136,8 +136,8 @@ const tried = (): void => {};
 
 function lackOf(signal: AbortSignalLike): string | undefined {
   try {
-    if (typeof signal.aborted !== 'boolean') {
-      return `whose aborted is ${formatValue(signal.aborted)}`;
+    if (typeof (signal as AbortSignalLike | null)?.aborted !== 'boolean') {
+      return `that is ${formatValue(signal)}`;
     }
     for (const method of ['throwIfAborted', 'addEventListener', 'removeEventListener'] as const) {
       if (typeof signal[method] !== 'function') {

@@ -28,10 +28,10 @@ describe('A signal that is no AbortSignal', () => {
     [failing('addEventListener'), 'a signal that fails: no addEventListener'],
     [without('throwIfAborted'), 'a signal without throwIfAborted'],
     [without('removeEventListener'), 'a signal without removeEventListener'],
-    [{ ...whole, aborted: 0 }, 'a signal whose aborted is 0'],
-    [{}, 'a signal whose aborted is undefined'],
-    ['signal', 'a signal whose aborted is undefined'],
-    [null, 'a signal that fails: '],
+    [{ ...whole, aborted: 0 }, 'a signal that is { aborted: 0, '],
+    [{}, 'a signal that is {}; give an AbortSignal'],
+    ['signal', 'a signal that is "signal"; give an AbortSignal'],
+    [null, 'a signal that is null; give an AbortSignal'],
   ])(
     '[FR13] The signal %j is refused by name, and the other calls are answered',
     async (signal, lack) => {
@@ -57,6 +57,17 @@ describe('A signal that is no AbortSignal', () => {
       expect(await Promise.all(others)).toEqual([1, 3]);
     },
   );
+
+  it.each([
+    ['A number', 5000, 'that is 5000'],
+    ['An AbortController', new AbortController(), 'that is AbortController {}'],
+  ])('[FU25] %s as a signal is refused with the way to write one', async (_, signal, lack) => {
+    const serving = await start({ name: 'same', model: { useFactory: () => (rows) => rows } });
+    const options = { signal } as unknown as CallOptions;
+    await expect(serving.batchedRun(1, options)).rejects.toThrow(
+      `A call to serving "same" has a signal ${lack}; give an AbortSignal, such as controller.signal`,
+    );
+  });
 
   it('[FR13] A signal whose listeners fail later ends its own call only', async () => {
     let removals = 0;

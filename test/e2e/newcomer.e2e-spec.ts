@@ -132,6 +132,12 @@ describe('What a newcomer meets', () => {
       /^Serving "net": The row cannot .* run it: row\.f\['0'\] is a function, and a thread or process gets only what structuredClone copies$/,
     ],
     [
+      '[FU24] where in a row a thread cannot get a promise',
+      { useFile: 'echo.mjs' },
+      { user: { name: Promise.resolve('Ann') } },
+      /^Serving "net": The row .* run it: row\.user\.name is a promise, and a thread or process gets only what structuredClone copies$/,
+    ],
+    [
       '[FU26] that a list of tensors is one row',
       { file: digits },
       [image, image],

@@ -124,7 +124,7 @@ function checkSignal(serving: string, signal: AbortSignalLike | undefined): void
     return;
   }
   const lack = lackOf(signal);
-  if (lack !== undefined) {
+  if (lack) {
     throw new InvalidInputError(
       `A call to serving "${serving}" has a signal ${lack}; give an AbortSignal, such as ` +
         'controller.signal, or an object like it',

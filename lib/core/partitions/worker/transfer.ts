@@ -121,11 +121,12 @@ function rejectRows(causes: ReadonlyMap<number, unknown>): void {
   }
 }
 
-/** Names the first function or symbol in plain objects and lists, which messages can't hold. */
+/** Names the first function, symbol or promise in objects and lists: messages can't hold these. */
 function uncloneableIn(value: unknown, path: string, met = new Set<unknown>()): Error | undefined {
-  if (typeof value === 'function' || typeof value === 'symbol') {
+  const kind = value instanceof Promise ? 'promise' : typeof value;
+  if (['function', 'symbol', 'promise'].includes(kind)) {
     return new Error(
-      `${path} is a ${typeof value}, and a thread or process gets only what structuredClone copies`,
+      `${path} is a ${kind}, and a thread or process gets only what structuredClone copies`,
     );
   }
   // A view may have millions of numbers.

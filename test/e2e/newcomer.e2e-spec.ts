@@ -1,8 +1,10 @@
+import { execFile } from 'node:child_process';
 import { createServer } from 'node:net';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { Controller, Get } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
@@ -23,6 +25,7 @@ import { recordWarnings } from '../fixtures/recorded-warnings.js';
 import { useServings } from '../fixtures/serving/use-servings.js';
 import { floats } from '../fixtures/values/tensors.js';
 
+const run = promisify(execFile);
 const digits = 'sample/01-digits/model/digits.onnx';
 const image = floats(
   [1, 784],
@@ -219,6 +222,20 @@ describe('What a newcomer meets', () => {
     const imports = [ServingModule.forRoot({ servings: [] }), module];
     await expect(Test.createTestingModule({ imports }).compile()).rejects.toThrow(
       'ServingClusterModule: transport Transport.RMQ does not carry servings',
+    );
+  });
+
+  it.each([
+    ['TCP', Transport.TCP, ''],
+    ['Redis', Transport.REDIS, ' ioredis'],
+    ['NATS', Transport.NATS, ' @nats-io/transport-node (with Nest 11, nats)'],
+    ['gRPC', Transport.GRPC, ' @grpc/grpc-js @grpc/proto-loader'],
+  ])('[FU21] One command installs all packages that %s needs', async (_, transport, client) => {
+    const script = 'test/fixtures/children/no-microservices.mjs';
+    const { stdout } = await run(process.execPath, [script, `${transport}`]);
+    expect(stdout).toBe(
+      'ServingClusterModule: Cannot find it; install all it needs: ' +
+        `npm install @nestjs/microservices${client}\n`,
     );
   });
 

@@ -8,6 +8,7 @@ import {
   type Provider,
 } from '@nestjs/common';
 import { ModuleRef } from '@nestjs/core';
+import type { Transport } from '@nestjs/microservices';
 import { InvalidServingError, getServingToken } from '../../index.js';
 import {
   DEFAULT_EXTRAS,
@@ -129,6 +130,13 @@ function registryOf(moduleRef: ModuleRef): ServingRegistry {
   }
 }
 
+/** Packages that a transport needs in addition. */
+const CLIENTS: Partial<Record<Transport, string>> = {
+  1: ' ioredis',
+  2: ' @nats-io/transport-node (with Nest 11, nats)',
+  4: ' @grpc/grpc-js @grpc/proto-loader',
+};
+
 async function transportOf(options: DistributionOptions): Promise<ServingTransport> {
   try {
     const { openTransport } = await import('./open-transport.js');
@@ -137,18 +145,18 @@ async function transportOf(options: DistributionOptions): Promise<ServingTranspo
     if (!isMissing(cause)) {
       throw cause;
     }
-    const [, name] = /'((?:@[^/']+\/)?[^/'.][^/']*)'/.exec(cause.message) ?? [];
-    const remedy = name === undefined ? '' : `; install it: npm install ${name}`;
+    const client = CLIENTS[options.transport as Transport] ?? '';
     throw new InvalidServingError(
-      `ServingClusterModule: a package that it needs is not installed. ${cause.message}${remedy}`,
+      `${OWNER}: ${cause.message}; install all it needs: npm install @nestjs/microservices${client}`,
       { cause },
     );
   }
 }
 
 function isMissing(error: unknown): error is Error {
-  const codes: unknown[] = ['ERR_MODULE_NOT_FOUND', 'MODULE_NOT_FOUND'];
-  return error instanceof Error && 'code' in error && codes.includes(error.code);
+  return (
+    error instanceof Error && 'code' in error && String(error.code).endsWith('MODULE_NOT_FOUND')
+  );
 }
 
 /** @throws InvalidServingError for a missing name */

@@ -56,7 +56,7 @@ describe('The page of the board', () => {
   });
 
   describeInBrowser((openPage) => {
-    it('[20.1] The page draws charts of a serving under load, and lists batches as they form', async () => {
+    it('[20.1] [FU32] The page draws charts of a serving under load, and lists batches as they form', async () => {
       const { page, problems } = await openPage(`${url}#embeddings`, {
         viewport: { width: 1360, height: 1500 },
         colorScheme: 'light',
@@ -73,6 +73,8 @@ describe('The page of the board', () => {
       const rows = await page.locator('#batches tbody tr').first().innerText();
       expect(rows).toMatch(/\/ [\d,]+\s+(full|target|idle)\s+[\d.]+ ms/);
       expect(await page.locator('#partitions tbody tr').count()).toBe(2);
+      const tiles = await page.locator('#tiles dt').allInnerTexts();
+      expect(tiles.filter((tile) => !/, (5 s mean|last second|now)$/.test(tile))).toEqual([]);
       await page.waitForTimeout(Number(process.env['BOARD_SECONDS'] ?? 0) * 1000);
 
       expect(await violations(page)).toEqual([]);
@@ -340,7 +342,7 @@ describe('The page of the board', () => {
       ]);
     });
 
-    it('[20.12] The list is filtered, figures come as a table, and updates pause', async () => {
+    it('[20.12] [FU33] The list is filtered, figures come as a table, and the page freezes', async () => {
       const { page, problems } = await openPage(`${url}/`, {
         viewport: { width: 1200, height: 900 },
       });
@@ -354,7 +356,7 @@ describe('The page of the board', () => {
       await page.locator('#figures tbody tr').first().waitFor();
       expect(await violations(page)).toEqual([]);
       await page.getByRole('button', { name: 'Freeze this page' }).click();
-      await page.getByText('Updates paused').waitFor();
+      await page.getByText('Frozen').waitFor();
       let polls = 0;
       page.on('request', (request) => (polls += request.url().includes('/api?') ? 1 : 0));
       await page.waitForTimeout(2500);

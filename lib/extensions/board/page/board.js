@@ -79,7 +79,7 @@ function lossOf(error) {
 function schedule(pause) {
   clearTimeout(timer);
   if (page.isFrozen) {
-    connection('frozen', 'Updates paused');
+    connection('frozen', 'Frozen');
   } else if (document.visibilityState === 'visible') {
     timer = setTimeout(() => void poll(), pause);
   }
@@ -214,10 +214,10 @@ function showServing(serving) {
     'Failed/s, 5 s mean': shown(serving.failed),
     'Rows/s, 5 s mean': shown(serving.rows),
     'Rows per batch, 5 s mean': shown(serving.rowsPerBatch),
-    'Batch fill': fill === null || fill === undefined ? '–' : shown(100 * fill, ' %'),
-    'Waiting rows': shown(serving.queued),
-    'Wait p50 / p99 in ms': pair('waitMedian', 'waitP99'),
-    'Run p50 / p99 in ms': pair('runMedian', 'runP99'),
+    'Batch fill, last second': fill === null || fill === undefined ? '–' : shown(100 * fill, ' %'),
+    'Waiting rows, now': shown(serving.queued),
+    'Wait p50 / p99 in ms, last second': pair('waitMedian', 'waitP99'),
+    'Run p50 / p99 in ms, last second': pair('runMedian', 'runP99'),
   };
   syncChildren(
     byId('tiles'),

@@ -56,7 +56,7 @@ describe('The page of the board', () => {
   });
 
   describeInBrowser((openPage) => {
-    it('[20.1] [FU32] The page draws charts of a serving under load, and lists batches as they form', async () => {
+    it('[20.1] [FU32] [FU42] The page draws charts of a serving under load, and lists batches as they form', async () => {
       const { page, problems } = await openPage(`${url}#embeddings`, {
         viewport: { width: 1360, height: 1500 },
         colorScheme: 'light',
@@ -88,6 +88,9 @@ describe('The page of the board', () => {
       await page.emulateMedia({ colorScheme: 'dark' });
       await page.waitForTimeout(300);
       expect(await violations(page)).toEqual([]);
+      expect(await colourOf(page, '#filter', '::placeholder')).toBe(
+        await colourOf(page, '#summary'),
+      );
       await page.goto(`${url}#digits`);
       await page.locator('#versions tbody tr:nth-child(3)').waitFor();
       await page.locator('#batches tbody tr:nth-child(20)').waitFor();
@@ -367,6 +370,10 @@ describe('The page of the board', () => {
     });
   });
 });
+
+function colourOf(page: Page, selector: string, part = ''): Promise<string> {
+  return page.evaluate(`getComputedStyle(document.querySelector('${selector}'), '${part}').color`);
+}
 
 function isWithoutSidewaysScroll(page: Page): Promise<boolean> {
   return page.evaluate('document.documentElement.scrollWidth <= innerWidth');

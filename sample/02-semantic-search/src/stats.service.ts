@@ -6,8 +6,6 @@ import { auditTime, map, type Observable, startWith, Subject, takeUntil } from '
 export interface Stats {
   readonly batches: number;
   readonly rows: number;
-  /** Mean share of a batch that was used, 0 to 1. */
-  readonly meanFill: number;
   /** Median run of the model, in ms. */
   readonly p50: number;
   readonly recent: readonly BatchEndEvent[];
@@ -49,11 +47,9 @@ export class StatsService implements OnApplicationBootstrap, OnModuleDestroy {
   get stats(): Stats {
     const { batches, rows, recent } = this;
     const runTimes = recent.map(({ runTime }) => runTime).toSorted((one, other) => one - other);
-    const filled = recent.reduce((sum, { fill }) => sum + fill, 0);
     return {
       batches,
       rows,
-      meanFill: filled / Math.max(1, recent.length),
       p50: runTimes[Math.floor(runTimes.length / 2)] ?? 0,
       recent,
     };

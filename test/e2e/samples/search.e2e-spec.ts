@@ -76,7 +76,7 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
     const stream = await fetch(`${await other.getUrl()}/stats/stream`, { headers });
     const [text] = await Promise.all([stream.text(), other.close()]);
 
-    expect(text).toContain('"meanFill"');
+    expect(text).toContain('"p50"');
   });
 
   describeInBrowser((openPage) => {
@@ -98,7 +98,8 @@ describeUnless(modelMissing, 'the semantic search sample', () => {
       await page.getByText(/^200 questions, \d+ runs of the model$/).waitFor();
       await page.waitForFunction(`document.querySelector('#rows').textContent >= ${asked + 200}`);
       expect(await page.locator('#bars i').count()).toBeGreaterThan(5);
-      expect(await page.locator('#bars i.full').count()).toBeGreaterThan(2);
+      expect(await page.locator('#bars i.shared').count()).toBeGreaterThan(2);
+      expect(Number(await page.locator('#mean').textContent())).toBeGreaterThan(1);
       expect(await page.locator('#burst li').count()).toBe(3);
       expect(problems).toEqual([]);
       await expectToFit(page);

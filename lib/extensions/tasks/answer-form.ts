@@ -1,7 +1,14 @@
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import type { ChatTool } from './chat.js';
-import { grammarOf, JSON_OBJECT, jsonRules, literal, type Rules } from './json-grammar.js';
+import {
+  type Effort,
+  grammarOf,
+  JSON_OBJECT,
+  jsonRules,
+  literal,
+  type Rules,
+} from './json-grammar.js';
 import { type CallFrame, triggerOf } from './tool-calls.js';
 
 /** Form of an answer: JSON of an object, or JSON that fits a schema. */
@@ -73,7 +80,8 @@ export function formOf(
     refuse(`was given a JSON schema whose ${place} ${what}`);
   checkFormat(format, refuse);
   checkTools(tools, toolChoice, parallelToolCalls, refuse);
-  const answer = format && rulesOf(format, refuseSchema);
+  const effort = { tried: 0 };
+  const answer = format && rulesOf(format, refuseSchema, effort);
   if (!tools || toolChoice === 'none') {
     return { grammar: answer && grammarOf(answer), frame: undefined, tools: undefined };
   }
@@ -88,7 +96,7 @@ export function formOf(
     : tools;
   const isRepeated = parallelToolCalls && !isRecord(toolChoice) && frame.between !== undefined;
   const argumentsOf = (tool: ChatTool, prefix: string): Rules =>
-    argumentRules(tool, `tools[${tools.indexOf(tool)}]`, refuseSchema, prefix);
+    argumentRules(tool, `tools[${tools.indexOf(tool)}]`, refuseSchema, prefix, effort);
   if (toolChoice === 'auto' && !answer) {
     const tags = called.map((tool) => ({
       type: 'tag',
@@ -131,8 +139,14 @@ function checkSize(grammars: readonly string[], refuse: Refuse): void {
   }
 }
 
-function rulesOf(format: AnswerFormat, refuse: (place: string, what: string) => Error): Rules {
-  return format === 'json' ? JSON_OBJECT : jsonRules(format.schema, 'format.schema', refuse);
+function rulesOf(
+  format: AnswerFormat,
+  refuse: (place: string, what: string) => Error,
+  effort: Effort,
+): Rules {
+  return format === 'json'
+    ? JSON_OBJECT
+    : jsonRules(format.schema, 'format.schema', refuse, '', effort);
 }
 
 /** Schema of no arguments. */
@@ -143,12 +157,13 @@ function argumentRules(
   tool: string,
   refuse: (place: string, what: string) => Error,
   prefix: string,
+  effort: Effort,
 ): Rules {
   const place = `${tool}.parameters`;
   if ((parameters as Record<string, unknown>)['type'] !== 'object') {
     throw refuse(`${place}.type`, "must be 'object': arguments have names");
   }
-  return jsonRules(parameters, place, refuse, prefix);
+  return jsonRules(parameters, place, refuse, prefix, effort);
 }
 
 function checkFormat(format: unknown, refuse: Refuse): void {

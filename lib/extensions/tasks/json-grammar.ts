@@ -11,7 +11,7 @@ const DEEPEST = 64;
 const LONGEST_GRAMMAR = 2 ** 16;
 const MOST_ITEMS = 10_000;
 const LONGEST_PATTERN = 1000;
-/** Rules of numbers that may be tried: they take a fifth of a second on the event loop. */
+/** Rules of a call's numbers that may be tried: they take a fifth of a second on the event loop. */
 const MOST_TRIED = 20_000;
 /** Values in a schema, which take time on the event loop. */
 const MOST_PARTS = 10_000;
@@ -141,6 +141,12 @@ export interface Rules {
   readonly others: readonly (readonly [name: string, text: string])[];
 }
 
+/** Work on a call's schemas so far. */
+export interface Effort {
+  /** Rules of numbers that were tried. */
+  tried: number;
+}
+
 /** Texts that a pattern allows. */
 export interface PatternTexts extends Length {
   /** Place of the pattern in the caller's input. */
@@ -179,14 +185,21 @@ export const JSON_OBJECT: Rules = { root: 'object', others: [] };
  *
  * @param place of the schema in the caller's input
  * @param prefix of the rules' names, if a grammar has several schemas
+ * @param effort of all the call's schemas
  * @throws the error of `refuse` for a keyword that a grammar can't hold, and for a schema that is too
  *   large
  */
-export function jsonRules(schema: unknown, place: string, refuse: Refuse, prefix = ''): Rules {
+export function jsonRules(
+  schema: unknown,
+  place: string,
+  refuse: Refuse,
+  prefix = '',
+  effort: Effort = { tried: 0 },
+): Rules {
   if (hasMoreParts(schema, MOST_PARTS)) {
     throw refuse(place, `has more than ${MOST_PARTS} parts; describe less of the answer`);
   }
-  const rules = new SchemaRules(schema, place, refuse, prefix);
+  const rules = new SchemaRules(schema, place, refuse, prefix, effort);
   return { root: rules.root, others: rules.written };
 }
 
@@ -236,6 +249,8 @@ class SchemaRules {
   readonly root: string;
   private readonly rules = new Map<string, string>();
   private readonly ofRefs = new Map<string, { readonly name: string; common: Length }>();
+  /** Schemas by the references to them. */
+  private readonly found = new Map<unknown, unknown>();
   /** Names of references whose schemas are being read. */
   private readonly open = new Set<string>();
   private length = 0;
@@ -244,8 +259,6 @@ class SchemaRules {
   private readonly ofNumbers = new Map<string, string>();
   /** Places in all numbers. */
   private readonly places = new Map<string, Place>();
-  /** Rules of numbers that were tried. */
-  private tried = 0;
   private readonly names = new Map<string, string>();
 
   constructor(
@@ -253,6 +266,7 @@ class SchemaRules {
     private readonly place: string,
     private readonly refuse: Refuse,
     private readonly prefix: string,
+    private readonly effort: Effort,
   ) {
     this.root = this.rule(schema, place, 0);
   }
@@ -332,7 +346,7 @@ class SchemaRules {
       this.checkKeywords(schema, OF_TYPES, place);
       throw this.refuse(`${place}.type`, 'is missing');
     }
-    const types = [type].flat();
+    const types = [...new Set([type].flat())];
     if (types.length === 0 || !types.every(isTypeName)) {
       const known = Object.keys(TYPES).join(', ');
       throw this.refuse(`${place}.type`, `is ${formatValue(type)}; types are ${known}`);
@@ -411,8 +425,12 @@ class SchemaRules {
   private resolved(schema: unknown): unknown {
     let found = schema;
     for (let step = 0; isRecord(found) && found['$ref'] !== undefined && step < DEEPEST; step++) {
-      const path = pathOf(found['$ref']);
-      found = path && this.partAt(path);
+      const { $ref: ref } = found;
+      if (!this.found.has(ref)) {
+        const path = pathOf(ref);
+        this.found.set(ref, path && this.partAt(path));
+      }
+      found = this.found.get(ref);
     }
     return found;
   }
@@ -497,10 +515,12 @@ class SchemaRules {
     }
   }
 
+  /** @param known rules of schemas that several properties share */
   private ofObject(
     schema: Readonly<Record<string, unknown>>,
     place: string,
     depth: number,
+    known: ReadonlyMap<unknown, string> = new Map(),
   ): string {
     const { properties = {}, required = [], additionalProperties: more, propertyNames } = schema;
     if (!isRecord(properties)) {
@@ -509,14 +529,15 @@ class SchemaRules {
     if (isRecord(propertyNames) && schema['properties'] === undefined) {
       const { enum: listed = [propertyNames['const']] } = propertyNames;
       if (Array.isArray(listed) && listed.every((name) => typeof name === 'string')) {
-        // Names its place, if it can't be held.
-        this.rule(more, `${place}.additionalProperties`, depth + 1);
+        // Once for all names: nested schemas would take exponential time.
+        const value = this.rule(more, `${place}.additionalProperties`, depth + 1);
         const named = Object.fromEntries(listed.map((name) => [name, more]));
         const { propertyNames: _, ...others } = schema;
         return this.ofObject(
           { ...others, properties: named, additionalProperties: false },
           place,
           depth,
+          new Map([[more, value]]),
         );
       }
     }
@@ -556,7 +577,9 @@ class SchemaRules {
     let behind = '""';
     let first = '""';
     for (const name of declared.toReversed()) {
-      const value = this.rule(properties[name], `${place}.properties.${name}`, depth + 1);
+      const { [name]: property } = properties;
+      const value =
+        known.get(property) ?? this.rule(property, `${place}.properties.${name}`, depth + 1);
       const member = `${literal(JSON.stringify(name))} ": " ${value} ${behind}`;
       const isRequired = needed.has(name);
       first = this.add(isRequired ? member : `${member} | ${first}`);
@@ -713,8 +736,8 @@ class SchemaRules {
       this.places,
       (text) => this.add(text),
       () => {
-        this.tried++;
-        if (this.tried > MOST_TRIED) {
+        this.effort.tried++;
+        if (this.effort.tried > MOST_TRIED) {
           throw this.refuse(last, 'needs too many rules; leave it out, or give closer bounds');
         }
       },
@@ -785,51 +808,60 @@ function isOf(type: TypeName, value: unknown): boolean {
   }
 }
 
-function areDistinct(keys: readonly unknown[]): boolean {
-  const texts = new Set(keys.map((key) => JSON.stringify(key)));
-  return !keys.includes(undefined) && texts.size === keys.length;
+/** Ends early, since references repeat large schemas. */
+function areDistinct<Value>(values: readonly Value[], keyOf: (value: Value) => unknown): boolean {
+  const texts = new Set<string | undefined>([undefined]);
+  return values.every((value) => {
+    const { size } = texts;
+    return texts.add(JSON.stringify(keyOf(value))).size > size;
+  });
 }
 
-/** Constant of a property that each value has. */
-function constantOf(schema: Readonly<Record<string, unknown>>, name: string): unknown {
-  const { properties, required } = schema;
-  const property = isRecord(properties) ? properties[name] : undefined;
-  const isHeld = Array.isArray(required) && required.includes(name);
-  return isHeld && isRecord(property) ? property['const'] : undefined;
+type Schema = Readonly<Record<string, unknown>>;
+
+/** Undefined for a schema that is no object, or is there twice. */
+function unlike(schemas: readonly unknown[]): readonly Schema[] | undefined {
+  const isUsable = new Set(schemas).size === schemas.length;
+  return isUsable && schemas.every((schema) => isRecord(schema)) ? schemas : undefined;
 }
 
-function haveOtherTypes(schemas: readonly Readonly<Record<string, unknown>>[]): boolean {
-  const types = schemas.map(({ type }) => (type === 'integer' ? 'number' : type));
-  return types.every((type) => typeof type === 'string') && areDistinct(types);
+/** Constants of the properties that each value has. */
+function constantsOf({ properties, required }: Schema): ReadonlyMap<string, unknown> {
+  const needed = new Set<unknown>(Array.isArray(required) ? required : []);
+  const own = Object.entries(isRecord(properties) ? properties : {});
+  return new Map(
+    own.flatMap(([name, property]) =>
+      needed.has(name) && isRecord(property) ? [[name, property['const']] as const] : [],
+    ),
+  );
+}
+
+function haveOtherTypes(schemas: readonly Schema[]): boolean {
+  return areDistinct(schemas, ({ type }) =>
+    typeof type === 'string' ? type.replace('integer', 'number') : undefined,
+  );
 }
 
 /** True if texts of the schemas differ before a string whose length they limit. */
-function beginApart(schemas: readonly unknown[]): boolean {
-  if (!schemas.every((schema) => isRecord(schema))) {
-    return false;
-  }
-  const names = schemas.map(({ properties }) =>
+function beginApart(given: readonly unknown[]): boolean {
+  const schemas = unlike(given);
+  const names = schemas?.map(({ properties }) =>
     isRecord(properties) ? Object.keys(properties)[0] : undefined,
   );
   return (
-    haveOtherTypes(schemas) ||
-    (new Set(names).size === 1 &&
-      areDistinct(schemas.map((schema) => constantOf(schema, names[0] ?? ''))))
+    schemas !== undefined &&
+    (haveOtherTypes(schemas) ||
+      (new Set(names).size === 1 &&
+        areDistinct(schemas, (schema) => constantsOf(schema).get(names![0] ?? ''))))
   );
 }
 
 /** True if no value fits two of the schemas, by their type or by a property's constant. */
-function exclude(schemas: readonly unknown[]): boolean {
-  if (!schemas.every((schema) => isRecord(schema))) {
-    return false;
+function exclude(given: readonly unknown[]): boolean {
+  const schemas = unlike(given);
+  if (!schemas || areDistinct(schemas, (schema) => schema['const']) || haveOtherTypes(schemas)) {
+    return schemas !== undefined;
   }
-  const [{ properties }] = schemas as [Record<string, unknown>];
-  return (
-    areDistinct(schemas.map((schema) => schema['const'])) ||
-    haveOtherTypes(schemas) ||
-    (isRecord(properties) &&
-      Object.keys(properties).some((name) =>
-        areDistinct(schemas.map((schema) => constantOf(schema, name))),
-      ))
-  );
+  const constants = schemas.map(constantsOf);
+  return [...constants[0]!.keys()].some((name) => areDistinct(constants, (own) => own.get(name)));
 }

@@ -59,6 +59,71 @@ describe('textGeneration with a form', () => {
     }
   });
 
+  /** Reads of a schema's part while its answer is asked for. */
+  const readsOf = async (within: (part: object) => object, depth: number): Promise<number> => {
+    let reads = 0;
+    const part = {
+      get type() {
+        reads++;
+        return 'null';
+      },
+    };
+    const schema = Array.from({ length: depth }).reduce<object>(within, part);
+    await writer.batchedRun({ prompt: 'Hello', format: { schema }, maxTokens: 1 });
+    return reads;
+  };
+
+  it.each([
+    [
+      'names',
+      (names: readonly string[]) => (additionalProperties: object) => ({
+        propertyNames: { enum: names },
+        additionalProperties,
+      }),
+    ],
+    [
+      'types',
+      (names: readonly string[]) => (items: object) => ({ type: names.map(() => 'array'), items }),
+    ],
+  ] as const)('[22.62] A schema that several %s share is read once', async (_, within) => {
+    expect(await readsOf(within(['a', 'b', 'c']), 5)).toBe(await readsOf(within(['a']), 1));
+  });
+
+  it('[22.62] Schemas that refer to one another are looked up and compared once', async () => {
+    let [lookups, comparisons] = [0, 0];
+    const large = {
+      toJSON() {
+        comparisons++;
+        return 'large';
+      },
+    };
+    const definitions = {
+      one: { type: 'object', properties: { a: { const: large } }, required: ['a'] },
+      two: { $ref: '#/$defs/one' },
+    };
+    const schema = {
+      get $defs() {
+        lookups++;
+        return definitions;
+      },
+      oneOf: Array.from({ length: 100 }, () => ({ $ref: '#/$defs/two' })),
+    };
+    await expect(writer.batchedRun({ prompt: 'Hello', format: { schema } })).rejects.toThrow(
+      'schema.oneOf has schemas that may allow the same value',
+    );
+    expect(lookups).toBeLessThan(10);
+    expect(comparisons).toBeLessThan(10);
+  });
+
+  it('[22.62] The numbers of many tools are refused as those of one', async () => {
+    const a = { type: 'integer', multipleOf: 997, minimum: 123_456, maximum: 987_654 };
+    const parameters = { type: 'object', properties: { a } };
+    const many = Array.from({ length: 128 }, (_, i) => ({ name: `tool-${i}`, parameters }));
+    await expect(writer.batchedRun({ messages, tools: many })).rejects.toThrow(
+      'properties.a.multipleOf needs too many rules; leave it out, or give closer bounds',
+    );
+  });
+
   it("[22.24] 'json' is an object, until it is cut", async () => {
     const { text, finishReason } = await writer.batchedRun({
       prompt: 'Hello',

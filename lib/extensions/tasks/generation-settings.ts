@@ -88,20 +88,48 @@ export async function generationSettings(
   return settings;
 }
 
-/** Missing or null numbers ask for nothing. */
-export function answerDefaultsIn(settings: Record<string, unknown>): AnswerDefaults {
-  const numberOf = (key: string): number | undefined => {
-    const value = settings[key];
-    return typeof value === 'number' ? value : undefined;
+/**
+ * Missing or null settings ask for nothing.
+ *
+ * @throws the error of `refuse` for a setting of another type
+ */
+export function answerDefaultsIn(
+  settings: Record<string, unknown>,
+  refuse: (what: string) => Error,
+): AnswerDefaults {
+  const numberOf = (key: string, allowed = 'a number', check = isNumber): number | undefined => {
+    const value = settings[key] ?? undefined;
+    if (value !== undefined && !check(value)) {
+      throw refuse(`was given ${key} ${formatValue(value)}; allowed is ${allowed}`);
+    }
+    return value;
   };
+  const countOf = (key: string): number | undefined =>
+    numberOf(key, 'a whole number of 1 or more', isCount);
+  const samples = settings['do_sample'] ?? false;
+  if (typeof samples !== 'boolean') {
+    throw refuse(`was given do_sample ${formatValue(samples)}; allowed is true or false`);
+  }
+  const temperature = numberOf('temperature') ?? 1;
+  const topK = numberOf('top_k');
   return {
-    temperature: settings['do_sample'] === true ? (numberOf('temperature') ?? 1) : 0,
-    // 0 sets no limit.
-    topK: numberOf('top_k') || undefined,
+    temperature: samples ? temperature : 0,
+    topK: topK === 0 ? NO_LIMIT : topK,
     topP: numberOf('top_p') ?? 1,
     minP: numberOf('min_p') ?? 0,
     repetitionPenalty: numberOf('repetition_penalty') ?? 1,
-    maxNewTokens: numberOf('max_new_tokens'),
-    maxLength: numberOf('max_length'),
+    maxNewTokens: countOf('max_new_tokens'),
+    maxLength: countOf('max_length'),
   };
+}
+
+/** More tokens than any vocabulary has. */
+export const NO_LIMIT = 2 ** 31;
+
+function isNumber(value: unknown): value is number {
+  return typeof value === 'number';
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isInteger(value) && Number(value) > 0;
 }

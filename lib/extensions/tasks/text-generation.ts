@@ -21,6 +21,7 @@ import {
   type AnswerDefaults,
   answerDefaultsIn,
   generationSettings,
+  NO_LIMIT,
 } from './generation-settings.js';
 import type { GeneratedText, GeneratorFiles, PromptRow } from './generator.js';
 import { GRAMMAR_PACKAGE, grammarLibrary } from './grammar-engine.js';
@@ -606,7 +607,7 @@ function rowOf(
       minP,
       presencePenalty,
       frequencyPenalty,
-      topK: topK ?? (topP < 1 ? 64 : 2 ** 31),
+      topK: topK ?? (topP < 1 ? 64 : NO_LIMIT),
       repetitionPenalty,
       seed: asked.seed ?? Math.floor(Math.random() * 2 ** 31),
     },
@@ -622,14 +623,15 @@ async function factsIn(
 ): Promise<Facts> {
   const { repository, config, tokenizerJson, ofTokenizer, fetching } = files;
   const generation = await generationSettings(repository, config, fetching);
-  const defaults = answerDefaultsIn(generation);
+  const refuseFile = (what: string): Error =>
+    new ServingLoadError(
+      `Serving "${name}" ${what}. It comes from generation_config.json of ${repository.name}; ` +
+        'correct the file',
+    );
+  const defaults = answerDefaultsIn(generation, refuseFile);
   checkRanges(
-    { ...defaults, maxTokens: defaults.maxNewTokens },
-    (what) =>
-      new ServingLoadError(
-        `Serving "${name}" ${what}. It comes from generation_config.json of ${repository.name}; ` +
-          'correct the file',
-      ),
+    { ...defaults },
+    refuseFile,
     // Files write top_p.
     (option) => option.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
   );
@@ -638,7 +640,7 @@ async function factsIn(
   const stated = generation['eos_token_id'] ?? config['eos_token_id'];
   const endTokens = own
     ? own.map((token) => added.idOf(token, refuse))
-    : [stated].flat().filter((id) => typeof id === 'number');
+    : endTokensIn(repository.name, stated);
   if (endTokens.length === 0) {
     throw new ServingLoadError(
       `The files of ${repository.name} don't state which token ends an answer (eos_token_id in ` +
@@ -662,6 +664,18 @@ async function factsIn(
     tokenizer: tokenizerJson,
     tokenizerConfig: ofTokenizer,
   };
+}
+
+/** @throws ServingLoadError for what is no number of a token */
+function endTokensIn(name: string, stated: unknown): readonly number[] {
+  const ids: readonly unknown[] = [stated ?? []].flat();
+  if (!ids.every((id) => typeof id === 'number')) {
+    throw new ServingLoadError(
+      `The files of ${name} have eos_token_id ${formatValue(stated)}; allowed is a token's number, or a ` +
+        'list of them; correct the file',
+    );
+  }
+  return ids;
 }
 
 /** Undefined, too, if special tokens frame calls: an answer's text leaves them out. */

@@ -202,6 +202,14 @@ const OF_ANSWERS: readonly Setting[] = [
   [GENERATION, { max_length: 20 }, 'follows'],
   [GENERATION, { top_p: 2 }, 'refuses'],
   [GENERATION, { min_p: 2 }, 'refuses'],
+  [GENERATION, { do_sample: 'true' }, 'refuses'],
+  [GENERATION, { do_sample: 1 }, 'refuses'],
+  [GENERATION, { temperature: '0.5' }, 'refuses'],
+  [GENERATION, { top_k: '3' }, 'refuses'],
+  [GENERATION, { repetition_penalty: [1.5] }, 'refuses'],
+  [GENERATION, { max_new_tokens: '3' }, 'refuses'],
+  [GENERATION, { max_length: 20.5 }, 'refuses'],
+  [GENERATION, { eos_token_id: [2, '0'] }, 'refuses'],
   [
     GENERATION,
     {
@@ -698,6 +706,14 @@ describe('A setting of the files of a repository', () => {
       },
       { maxTokens, sampling },
     ]);
+  });
+
+  it('[22.63] A top_k of 0 in generation_config.json sets no limit, also beside a top_p', async () => {
+    const settings = { do_sample: true, top_k: 0, top_p: 0.9 };
+    const from = filesWith('generator', [...WRITES, GENERATION], GENERATION, settings);
+    const { serving, given } = await startRecorded(from);
+    await serving.batchedRun('the rows');
+    expect(given.at(-1)).toMatchObject({ sampling: { topK: 2 ** 31, topP: 0.9 } });
   });
 
   it('[FQ6] Speech is written in the language and by the task that generation_config.json states, unless a call or the serving says otherwise', async () => {

@@ -83,6 +83,7 @@ const CALLS = [
   'tei/embed',
   'tei/rerank',
   'tei/predict',
+  'vllm/classify',
   'ollama/api/embed',
   'v1/chat/completions',
   'v1/completions',

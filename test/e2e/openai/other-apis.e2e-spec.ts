@@ -89,6 +89,27 @@ describeOnPlatforms('APIs that users come from', (listen) => {
     expect(await of({ input_type: 'clustering' })).toBeUndefined();
   });
 
+  it.each([
+    '/v1/embeddings',
+    '/v1/rerank',
+    '/v2/rerank',
+    '/v2/embed',
+    '/tei',
+    '/tei/embed',
+    '/tei/rerank',
+    '/tei/predict',
+    '/vllm/classify',
+    '/ollama/api/embed',
+    '/v1/chat/completions',
+    '/v1/completions',
+    '/v1/responses',
+  ])('[23.6] %s reads bodies that parsers of the application refuse', async (path) => {
+    const site = await start();
+    const { status, body } = await site.post(path, { model: 'none', more: 'a'.repeat(2_000_000) });
+    expect(body).toHaveProperty('error');
+    expect(status).not.toBe(413);
+  });
+
   it("[23.12] Text Embeddings Inference's ranks and labels are those of the tasks", async () => {
     const site = await start();
     const texts = ['A batch holds rows.', 'The sky is blue.'];

@@ -36,8 +36,8 @@ const IDLE = 300_000;
 export class Grammars {
   private worker: Worker | undefined;
   private readonly open = new Map<number, HeldAnswer>();
-  /** Answers without a mask, oldest first. */
-  private readonly waiting = new Set<HeldAnswer>();
+  /** Messages that the thread has not answered, by answer. It works on the first. */
+  private unanswered: number[] = [];
   private count = 0;
   private timer: NodeJS.Timeout | undefined;
 
@@ -51,12 +51,12 @@ export class Grammars {
   hold(grammar: Grammar, endTokens: readonly number[]): HeldAnswer {
     const id = this.count++;
     const answer = new HeldAnswer(
-      (token) => this.send(answer, { id, token }),
-      () => this.close(answer, id),
+      (token) => this.send({ id, token }),
+      () => this.close(id),
     );
     this.open.set(id, answer);
     this.worker ??= this.start();
-    this.send(answer, { id, grammar, endTokens });
+    this.send({ id, grammar, endTokens });
     return answer;
   }
 
@@ -74,13 +74,15 @@ export class Grammars {
     });
     worker.unref();
     worker.on('message', (message: FromThread) => {
+      if (this.worker !== worker) {
+        return;
+      }
+      this.unanswered.shift();
       const answer = this.open.get(message.id);
       if (answer && 'mask' in message) {
-        this.waiting.delete(answer);
         answer.receive(message.mask);
       } else if (answer && 'refused' in message) {
         this.open.delete(message.id);
-        this.waiting.delete(answer);
         answer.fail(new InvalidInputError(`${owner} ${message.refused}`));
       } else if ('error' in message) {
         answer?.fail(new Error(`${owner} could not hold its answer to a form: ${message.error}`));
@@ -94,29 +96,34 @@ export class Grammars {
     return worker;
   }
 
-  private send(answer: HeldAnswer, message: ToThread): void {
-    this.waiting.add(answer);
-    this.worker?.postMessage(message);
-    this.watch();
+  private send(message: Exclude<ToThread, { readonly isClosed: true }>): void {
+    const { worker } = this;
+    worker?.postMessage(message);
+    // Otherwise its time runs already.
+    if (worker && this.unanswered.push(message.id) === 1) {
+      this.watch();
+    }
   }
 
-  private close(answer: HeldAnswer, id: number): void {
+  private close(id: number): void {
     this.open.delete(id);
-    this.waiting.delete(answer);
     this.worker?.postMessage({ id, isClosed: true } satisfies ToThread);
-    this.watch();
+    if (this.unanswered.length === 0) {
+      this.watch();
+    }
   }
 
   /** Ends the thread if it works for too long, or has had no work for long. */
   private watch(): void {
     clearTimeout(this.timer);
     const { worker } = this;
-    const [slow] = this.waiting;
-    if (!worker || (!slow && this.open.size > 0)) {
+    const [id] = this.unanswered;
+    if (!worker || (id === undefined && this.open.size > 0)) {
       return;
     }
     this.timer = setTimeout(
       () => {
+        const slow = id === undefined ? undefined : this.open.get(id);
         slow?.fail(
           new InvalidInputError(
             `${this.files.owner} was given a form that takes more than ${this.mostTime / 1000} seconds to ` +
@@ -126,7 +133,7 @@ export class Grammars {
         void worker.terminate();
         this.lose(worker);
       },
-      slow ? this.mostTime : IDLE,
+      id === undefined ? IDLE : this.mostTime,
     ).unref();
   }
 
@@ -145,7 +152,7 @@ export class Grammars {
       );
     }
     this.open.clear();
-    this.waiting.clear();
+    this.unanswered = [];
   }
 }
 

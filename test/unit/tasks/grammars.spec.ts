@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from '@jest/globals';
+import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { InvalidInputError, ServingUnavailableError } from 'nestjs-serving';
 import { formOf } from '../../../lib/extensions/tasks/answer-form.js';
 import { Grammars, type HeldAnswer } from '../../../lib/extensions/tasks/grammars.js';
@@ -113,6 +113,27 @@ describe('A thread of grammars', () => {
     expect(first.failure!.message).toContain('takes more than 0.001 seconds to prepare');
     expect(second.failure).toBeInstanceOf(ServingUnavailableError);
     expect(second.failure!.message).toContain('has ended; call again');
+  });
+
+  it('[22.64] A grammar that takes too long fails its answer, however many others come and leave', () => {
+    jest.useFakeTimers();
+    start(1000);
+    const grammar = 'root ::= "a"';
+    const slow = grammars.hold(grammar, [end]);
+    jest.advanceTimersByTime(600);
+    const other = grammars.hold(grammar, [end]);
+    grammars.hold(grammar, [end]).close();
+    jest.advanceTimersByTime(600);
+    expect(slow.failure).toBeInstanceOf(InvalidInputError);
+    expect(other.failure).toBeInstanceOf(ServingUnavailableError);
+
+    const left = grammars.hold(grammar, [end]);
+    jest.advanceTimersByTime(600);
+    const next = grammars.hold(grammar, [end]);
+    left.close();
+    jest.advanceTimersByTime(600);
+    expect(next.failure).toBeInstanceOf(ServingUnavailableError);
+    jest.useRealTimers();
   });
 
   it('[22.24] An invalid grammar fails its answer, and the next starts a thread', async () => {

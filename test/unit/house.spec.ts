@@ -13,7 +13,7 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1584.1,
+  'thousand characters of code in lib': 1585.3,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
   'thousand characters of code in the core, its features and its Nest module': 669,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 142.9,
   openai: 79.4,
   opentelemetry: 15.3,
-  tasks: 291.5,
+  tasks: 292.7,
   terminus: 1.5,
   testing: 12.6,
 };

@@ -40,6 +40,11 @@ interface Template {
   render(values: object): string;
 }
 
+interface ParsedTemplate extends Template {
+  /** Syntax tree. */
+  readonly parsed: object;
+}
+
 interface ChatFiles {
   readonly owner: string;
   readonly name: string;
@@ -58,7 +63,9 @@ export class Chat {
   static async of(files: ChatFiles): Promise<Chat> {
     const { Template } = await loadLibrary();
     try {
-      return new Chat(files, withinTime(new Template(files.template)));
+      const template = new Template(files.template);
+      mendStrips(template.parsed);
+      return new Chat(files, withinTime(template));
     } catch (cause) {
       throw new ServingLoadError(
         `The chat template of ${files.name} is invalid: ${messageOf(cause)}`,
@@ -113,6 +120,7 @@ export class Chat {
       return this.template.render({
         ...variables,
         ...namedTokens(ofTokenizer),
+        [STRIPPED]: stripped,
         // Python's templates compare them with `none`.
         tools: tools?.map((tool) => ({ type: 'function', function: tool })) ?? null,
         documents: null,
@@ -126,6 +134,49 @@ export class Chat {
       );
     }
   }
+}
+
+/** Name that no template can write. */
+const STRIPPED = 'stripped text';
+const STRIPS: readonly unknown[] = ['strip', 'lstrip', 'rstrip'];
+
+/**
+ * Calls `stripped` for `text.strip('characters')`, whose argument the library ignores: it would
+ * strip all blanks, as of indented code.
+ */
+function mendStrips(node: object): void {
+  for (const part of Object.values(node) as readonly unknown[]) {
+    if (typeof part === 'object' && part !== null) {
+      mendStrips(part);
+    }
+  }
+  const { type, callee, args } = node as Record<string, unknown>;
+  const { object, property } = isRecord(callee) ? callee : {};
+  const method = isRecord(property) ? property['value'] : undefined;
+  if (
+    type === 'CallExpression' &&
+    STRIPS.includes(method) &&
+    Array.isArray(args) &&
+    args.length > 0
+  ) {
+    Object.assign(node, {
+      callee: { type: 'Identifier', value: STRIPPED },
+      args: [object, { type: 'StringLiteral', value: method }, ...(args as readonly unknown[])],
+    });
+  }
+}
+
+/** Text without these characters at its ends, or without blanks, as in Python. */
+function stripped(text: unknown, method: string, characters: unknown): string {
+  if (typeof text !== 'string') {
+    throw new TypeError(`${method} was called on ${formatValue(text)}, which is no text`);
+  }
+  const isKept = (one: string): boolean =>
+    typeof characters === 'string' ? !characters.includes(one) : one.trim() !== '';
+  const all = Array.from(text);
+  const end = method === 'lstrip' ? all.length : all.findLastIndex(isKept) + 1;
+  const start = method === 'rstrip' ? 0 : all.findIndex(isKept);
+  return start < 0 ? '' : all.slice(start, end).join('');
 }
 
 /** Message as templates of Hugging Face's models read it. */
@@ -203,10 +254,10 @@ export function checkVariables(
   }
 }
 
-async function loadLibrary(): Promise<{ readonly Template: new (text: string) => Template }> {
+async function loadLibrary(): Promise<{ readonly Template: new (text: string) => ParsedTemplate }> {
   try {
     return (await import('@huggingface/jinja')) as {
-      readonly Template: new (text: string) => Template;
+      readonly Template: new (text: string) => ParsedTemplate;
     };
   } catch (cause) {
     throw new ServingLoadError(

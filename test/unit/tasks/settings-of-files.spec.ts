@@ -742,6 +742,13 @@ describe('A setting of the files of a repository', () => {
     ['{{ "no" if documents is none else "some" }} documents', 'no documents'],
     ['pad{{ pad_token }} token', 'pad token'],
     ['of {{ cls_token }}', 'of the map'],
+    ["{{ '_ the _'.strip('_') }}.", ' the .'],
+    ["{{ ('_ the' ~ '_').lstrip('_') }}.", ' the_.'],
+    ["{{ 'x> the <x'.rstrip('<x') }}.", 'x> the .'],
+    ["{{ ' the '.strip() }}.", 'the.'],
+    ["{{ '__'.strip('_') }}the.", 'the.'],
+    ["{{ ' the '.strip(none) }}.", 'the.'],
+    ["{% set text = messages[0].content %}{{ (text + 'the' + text).strip('_') }}.", ' the .'],
   ])('[FQ6] A chat template gets what Python gives it: %s', async (chatTemplate, asWritten) => {
     const paths = ['config.json', 'generation_config.json', 'tokenizer.json', 'onnx/model.onnx'];
     const from = tinyFiles('generator', paths, {

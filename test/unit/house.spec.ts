@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1585.3,
+  'thousand characters of code in lib': 1585.5,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
   'thousand characters of code in the core, its features and its Nest module': 669,
-  'thousand words of comments': 51.8,
+  'thousand words of comments': 51.9,
   'names of the doors that are not public': 137,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
@@ -45,7 +45,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   'inference-protocol': 142.9,
   openai: 79.4,
   opentelemetry: 15.3,
-  tasks: 292.7,
+  tasks: 292.9,
   terminus: 1.5,
   testing: 12.6,
 };

@@ -314,8 +314,12 @@ const SIMILAR = { overtaking: 32 };
 /** Models whose positions begin behind the padding token's id. */
 const OFFSET_POSITIONS = new Set(['roberta', 'xlm-roberta', 'camembert', 'mpnet', 'longformer']);
 
+/** Models whose files name their positions so, by `attribute_map` of Python's transformers. */
+const N_POSITIONS = new Set(['codegen', 'ctrl', 'gpt2', 'gpt_bigcode', 'gptj', 'openai-gpt']);
+
 function positionsOf(config: Record<string, unknown>): number | undefined {
-  const { max_position_embeddings: most, model_type: type, pad_token_id: pad } = config;
+  const { model_type: type, pad_token_id: pad, max_position_embeddings: stated } = config;
+  const most = stated ?? (N_POSITIONS.has(String(type)) ? config['n_positions'] : undefined);
   if (typeof most !== 'number' || most <= 0) {
     return undefined;
   }

@@ -708,6 +708,28 @@ describe('A setting of the files of a repository', () => {
     ]);
   });
 
+  it('[22.65] The positions of GPT-2 are those of n_positions', async () => {
+    const { max_position_embeddings: _, ...others } = JSON.parse(
+      readTiny(`generator/${CONFIG}`).toString(),
+    ) as Record<string, unknown>;
+    const from = tinyFiles('generator', [...WRITES, GENERATION], {
+      [CONFIG]: { ...others, model_type: 'gpt2', n_positions: 16 },
+      [TOKENIZER]: {},
+    });
+    const { serving } = await startRecorded(from);
+    await expect(serving.batchedRun('the '.repeat(20))).rejects.toThrow(
+      'reads texts of at most 16 tokens',
+    );
+    const definition = textGeneration({
+      name: 'net',
+      model: { from, file: 'onnx/model_gqa.onnx' },
+      maxTokens: 17,
+    });
+    await expect(createServing(definition).start()).rejects.toThrow(
+      'maxTokens is 17, and the model of the given files reads at most 16 tokens',
+    );
+  });
+
   it('[22.63] A top_k of 0 in generation_config.json sets no limit, also beside a top_p', async () => {
     const settings = { do_sample: true, top_k: 0, top_p: 0.9 };
     const from = filesWith('generator', [...WRITES, GENERATION], GENERATION, settings);

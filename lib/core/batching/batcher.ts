@@ -70,6 +70,8 @@ export interface BatchRuns<R extends QueuedRequest> {
   batchEnded(record: BatchRecord<R>, runTime: number, outcome: BatchOutcome<R>): void;
   /** The queue has failed, by a fault of this package or of a partition, and takes no more rows. */
   queueFailed?(error: Error): void;
+  /** An error of its own for each call: callers mark what they get. */
+  named?(error: Error): Error;
 }
 
 export interface BatcherOptions<R extends QueuedRequest> extends AdmissionOptions, RoomOptions {
@@ -447,7 +449,7 @@ export class Batcher<R extends QueuedRequest> {
   private expire({ ready }: Section<R>, error: Error): void {
     for (const request of ready.clear()) {
       this.leave(request);
-      request.fail(error);
+      request.fail(this.options.runs.named?.(error) ?? error);
     }
   }
 

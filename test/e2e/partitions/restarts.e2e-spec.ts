@@ -142,7 +142,7 @@ describe('A thread that ends', () => {
     expect(Atomics.load(begun, 0)).toBe(2);
   });
 
-  it('[5.6] Failed restarts open the circuit: calls fail at once until a start succeeds', async () => {
+  it('[5.6] [FU75] Failed restarts open the circuit: calls fail at once until a start succeeds', async () => {
     const serving = await serve(
       mortal({ failing: [2] }, { recovery: { restartDelay: 0, maxRestarts: 1 } }),
     );
@@ -158,7 +158,7 @@ describe('A thread that ends', () => {
     expect(await dying).toBeInstanceOf(PartitionLostError);
     expect(await lost).toMatchObject({ restarts: 1, reason });
     await expect(serving.batchedRun('late')).rejects.toMatchObject({
-      message: reason,
+      message: `Serving "${serving.name}": ${reason}`,
       statusCode: 503,
       retryAfter: 30,
     });

@@ -47,7 +47,7 @@ const EXTENSIONS: Readonly<Record<string, number>> = {
   opentelemetry: 15.3,
   tasks: 292.9,
   terminus: 1.5,
-  testing: 12.6,
+  testing: 13.5,
 };
 
 /**

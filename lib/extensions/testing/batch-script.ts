@@ -10,6 +10,7 @@ import {
   type Serving,
   ServingError,
   type ServingOptions,
+  ServingUnavailableError,
   withMetadata,
 } from '../../index.js';
 import { Queue } from '../../doors/calls.js';
@@ -25,7 +26,7 @@ import {
   type STEPPED,
 } from '../../doors/engine.js';
 import { features } from '../../doors/servings.js';
-import { modelStandIn } from './stand-in.js';
+import { modelStandIn, requireMember } from './stand-in.js';
 
 /**
  * Replaces a serving's partitions: holds each batch until the test ends it.
@@ -78,6 +79,7 @@ export class BatchScript<Row = unknown, Result = unknown> {
   createServing<Input = Row | Batch, Output = Result>(
     options: ServingOptions<Input, Output> & { readonly model?: Runner },
   ): LocalServing<Input, Output> {
+    requireMember(options, 'name', 'createServing', 'the options of a serving');
     const standIn = modelStandIn(options);
     // A definition needs a runner.
     const plan = {
@@ -148,12 +150,17 @@ class ScriptedPartition implements Partition {
  * List that grows with each batch that ends from now on.
  *
  * @param source a serving, or the ServingService for all
+ * @throws InvalidServingError for another value
  */
 export function recordBatches(source: Pick<Serving, 'eventsOf'>): readonly BatchEndEvent[] {
+  requireMember(source, 'eventsOf', 'recordBatches', 'a serving, or the ServingService');
   const batches: BatchEndEvent[] = [];
   source.eventsOf('batch:end').subscribe((batch) => batches.push(batch));
   return batches;
 }
+
+/** Seconds, as a real partition that has failed too often says. */
+const RETRY_AFTER = 30;
 
 export interface BatchEnding {
   readonly resolve: (result: unknown) => void;
@@ -250,17 +257,19 @@ export class HeldBatch<Row = unknown, Result = unknown> {
 
   /**
    * Ends the batch like a dying thread: its calls fail with a PartitionLostError, unless the
-   * serving is `idempotent` and reruns it. Without `restarts`, its partition runs nothing more.
+   * serving is `idempotent` and reruns it. Without `restarts`, its partition runs nothing more, and
+   * later calls that no other partition takes fail with a ServingUnavailableError.
    */
   crash({ restarts = false }: { readonly restarts?: boolean } = {}): void {
     this.check();
-    const error = new PartitionLostError(
+    const cause = new PartitionLostError(
       `Partition ${this.partition} has crashed, as its script says`,
     );
     if (!restarts) {
-      this.ending.lose(error);
+      const refusal = `${cause.message}, and is not restarted`;
+      this.ending.lose(new ServingUnavailableError(refusal, { cause, retryAfter: RETRY_AFTER }));
     }
-    this.fail(error);
+    this.fail(cause);
   }
 
   /** Emits a hook's value: a list with an entry per row, or tensors with the rows on axis 0. */

@@ -8,7 +8,7 @@ import {
 import { type FunctionServingDefinition } from '../../doors/options.js';
 import { getHandlerToken, ServingRegistry } from '../../doors/servings.js';
 import type { BatchScript, RowsOf, TypedBatchFunction } from './batch-script.js';
-import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
+import { modelStandIn, type Replaced, requireMember, servingStandIn } from './stand-in.js';
 
 /**
  * Replaces a serving of the application under test, wherever it is registered, without loading its
@@ -16,6 +16,8 @@ import { modelStandIn, type Replaced, servingStandIn } from './stand-in.js';
  *
  * A definition provides types and options (batch size, timeout, keys); a name, default options.
  * Without such a serving, the application does not start.
+ *
+ * @throws InvalidServingError without a name or a definition
  */
 export function overrideServing<
   Builder extends TestingBuilder,
@@ -29,6 +31,7 @@ export function overrideServing<
   if (typeof serving === 'string') {
     return new ServingOverride(builder, modelStandIn({ name: serving }));
   }
+  requireMember(serving, 'name', 'overrideServing', 'the name of a serving, or its definition');
   const definition = serving as Replaced;
   return new ServingOverride(builder, servingStandIn(definition), modelStandIn(definition));
 }
@@ -70,10 +73,15 @@ export class ServingOverride<Builder extends TestingBuilder, Input, Output, Resu
     return this.use(() => createServing({ ...this.standIn, model }));
   }
 
-  /** Lets the script hold each batch until the test ends it. */
+  /**
+   * Lets the script hold each batch until the test ends it.
+   *
+   * @throws InvalidServingError for another value than a script
+   */
   useScript(
     script: unknown extends Input ? AnyScript : BatchScript<Input, Output> | BatchScript,
   ): Builder {
+    requireMember(script, 'createServing', 'useScript', 'a BatchScript');
     return this.use(() => script.createServing(this.standIn));
   }
 

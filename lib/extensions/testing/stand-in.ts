@@ -1,6 +1,13 @@
-import type { AllowedSizesOptions, RecoveryOptions, Runner, ServingOptions } from '../../index.js';
-import type { FunctionServingDefinition } from '../../doors/options.js';
+import {
+  type AllowedSizesOptions,
+  InvalidServingError,
+  type RecoveryOptions,
+  type Runner,
+  type ServingOptions,
+} from '../../index.js';
+import { type FunctionServingDefinition, isRecord } from '../../doors/options.js';
 import { features } from '../../doors/servings.js';
+import { formatValue } from '../../doors/text.js';
 
 /** Definition whose runner may be missing, since a test replaces it. */
 export type Replaced<Input = unknown, Output = unknown, Result = unknown> = ServingOptions<
@@ -8,6 +15,16 @@ export type Replaced<Input = unknown, Output = unknown, Result = unknown> = Serv
   Output,
   Result
 > & { readonly model?: Runner };
+
+/** @throws InvalidServingError naming the function that was given the value */
+export function requireMember(value: unknown, member: string, given: string, wanted: string): void {
+  if (!(isRecord(value) && member in value)) {
+    throw new InvalidServingError(
+      `${given} was given ${formatValue(value)}; give it ${wanted}. If it is imported, its file may ` +
+        'import this one, too: in such a circle it is not defined yet',
+    );
+  }
+}
 
 /** Replaces the runner with a function; keeps the callbacks. */
 export function modelStandIn(definition: Replaced): FunctionServingDefinition {

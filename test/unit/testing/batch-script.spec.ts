@@ -3,6 +3,7 @@ import {
   Batch,
   DONE,
   InvalidOutputError,
+  InvalidServingError,
   type LocalServing,
   PartitionLostError,
   type ServingDefinition,
@@ -30,6 +31,12 @@ describe('BatchScript', () => {
     await serving.start();
     return serving;
   }
+
+  it.each([undefined, null, 5, {}])('[FU77] createServing() refuses %p as options', (options) => {
+    expect(() => new BatchScript().createServing(options as ServingDefinition)).toThrow(
+      InvalidServingError,
+    );
+  });
 
   describe('held batches', () => {
     it('A script holds batches in order until the test finishes them', async () => {
@@ -213,16 +220,25 @@ describe('BatchScript', () => {
       expect(await replies).toEqual(['b', 'c']);
     });
 
-    it('When the last partition has crashed all calls fail, queued ones too', async () => {
+    it('[FU76] When the last partition has crashed other calls fail as with a real one, queued ones too', async () => {
       const script = new BatchScript<string>();
       const serving = await start(script, { batchSize: 1 });
 
       const replies = Promise.allSettled(['a', 'b'].map((row) => serving.batchedRun(row)));
       (await script.next()).crash();
 
-      const lost = { status: 'rejected', reason: expect.any(PartitionLostError) };
-      expect(await replies).toEqual([lost, lost]);
-      await expect(serving.batchedRun('c')).rejects.toThrow(PartitionLostError);
+      const refused = {
+        code: 'SERVING_UNAVAILABLE',
+        statusCode: 503,
+        retryAfter: 30,
+        message:
+          'Serving "scripted": Partition 0 has crashed, as its script says, and is not restarted',
+      };
+      expect(await replies).toMatchObject([
+        { reason: { code: 'SERVING_PARTITION_LOST' } },
+        { reason: refused },
+      ]);
+      await expect(serving.batchedRun('c')).rejects.toMatchObject(refused);
       expect(script.batches).toEqual([]);
     });
 

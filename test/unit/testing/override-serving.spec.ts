@@ -79,6 +79,20 @@ describe('overrideServing', () => {
     return module.get(ServingService);
   }
 
+  it.each([undefined, null, 5, {}])(
+    '[FU77] Another value than a serving or a script is refused: %p',
+    (value) => {
+      const builder = Test.createTestingModule({});
+
+      expect(() => overrideServing(builder, value as string)).toThrow(
+        /^overrideServing was given .+; give it the name of a serving, or its definition/,
+      );
+      expect(() => overrideServing(builder, lengths).useScript(value as BatchScript)).toThrow(
+        /^useScript was given .+; give it a BatchScript/,
+      );
+    },
+  );
+
   it('[16.1] A replacement of a model with state has sessions', async () => {
     const sums = defineServing({ name: 'sums', model: { file: model, state: { sum: 'total' } } });
     const servings = await boot(

@@ -1,5 +1,5 @@
 import { expect, it } from '@jest/globals';
-import { createServing } from 'nestjs-serving';
+import { createServing, type Serving } from 'nestjs-serving';
 import { recordBatches, settle } from 'nestjs-serving/testing';
 
 it('recordBatches lists the batches that have ended, also failed ones', async () => {
@@ -22,4 +22,10 @@ it('recordBatches lists the batches that have ended, also failed ones', async ()
     { rows: 1, fill: 0.5, reason: 'idle', error: expect.objectContaining({ cause: fault }) },
   ]);
   await serving.close();
+});
+
+it.each([undefined, 'letters', {}])('[FU77] recordBatches refuses %p', (source) => {
+  expect(() => recordBatches(source as unknown as Serving)).toThrow(
+    /^recordBatches was given .+; give it a serving, or the ServingService/,
+  );
 });

@@ -1,6 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { setImmediate } from 'node:timers/promises';
-import { type AbortSignalLike, onAbort } from '../core/context/call-context.js';
+import { type AbortSignalLike, type CallOptions, onAbort } from '../core/context/call-context.js';
+import { UnknownVersionError } from '../core/errors.js';
+import type { LocalPart } from '../core/serving/serving.js';
 
 /** Milliseconds until other work gets a turn. */
 const LENGTH = 4;
@@ -48,6 +50,31 @@ export async function callEach<Input, Reply>(
     return await Promise.all(replies);
   } finally {
     stop();
+  }
+}
+
+/**
+ * Lets one version make all calls: makes them again if a reload takes it away between two.
+ *
+ * @param local undefined if other nodes may make the calls
+ * @param input chooses the version, with the options
+ */
+export async function byOneVersion<Replies>(
+  local: Pick<LocalPart, 'versionFor' | 'versionLabels'> | undefined,
+  input: unknown,
+  options: CallOptions,
+  callAll: (options: CallOptions) => Promise<Replies>,
+): Promise<Replies> {
+  for (;;) {
+    const version = local?.versionFor(input, options);
+    try {
+      return await callAll(version === undefined ? options : { ...options, version });
+    } catch (error) {
+      const isGone = version !== undefined && !local?.versionLabels.includes(version);
+      if (!(isGone && error instanceof UnknownVersionError)) {
+        throw error;
+      }
+    }
   }
 }
 

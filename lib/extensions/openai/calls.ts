@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
-import { type CallOptions, type Serving, UnknownVersionError } from '../../index.js';
+import { type CallOptions, type Serving } from '../../index.js';
 import { BIG_ENDIAN } from '../../encoding/element-types.js';
-import { callEach, ListInParts } from '../../encoding/turns.js';
+import { byOneVersion, callEach, ListInParts } from '../../encoding/turns.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
@@ -94,27 +94,15 @@ export async function embedAll(
   fieldOf: (i: number, message: string) => string,
 ): Promise<readonly Embedding[]> {
   const calls = texts.map((text) => ({ text, ...given(asked) }));
-  // The reply names one version for all texts.
-  const versionNow = (): string | undefined => serving.local?.versionFor(calls[0], options);
-  const embedBy = async (version: string | undefined): Promise<readonly unknown[]> => {
-    try {
-      return await callEach(calls, options.signal, (call, signal, i) =>
-        serving
-          .batchedRun(call, { ...options, version, signal })
-          .catch((error: unknown) =>
-            Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
-          ),
-      );
-    } catch (error) {
-      // A reload may take the version away between two texts.
-      const next = error instanceof UnknownVersionError ? versionNow() : version;
-      if (next === version) {
-        throw error;
-      }
-      return embedBy(next);
-    }
-  };
-  return (await embedBy(versionNow())) as readonly Embedding[];
+  return (await byOneVersion(serving.local, calls[0], options, (routed) =>
+    callEach(calls, options.signal, (call, signal, i) =>
+      serving
+        .batchedRun(call, { ...routed, signal })
+        .catch((error: unknown) =>
+          Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
+        ),
+    ),
+  )) as readonly Embedding[];
 }
 
 /**

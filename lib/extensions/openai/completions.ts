@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { callEach } from '../../encoding/turns.js';
+import { byOneVersion, callEach } from '../../encoding/turns.js';
 import { formatValue } from '../../doors/text.js';
 import { type TextRequest, reasonOf, usageOf, usageWanted } from './chat.js';
 import { fieldIn, isFlag, isText } from './fields.js';
@@ -51,8 +51,10 @@ export function readCompletion(models: OfferedModels, body: Body): TextRequest {
     isStream,
     async answer(call) {
       const replies = (await naming(fieldOf, () =>
-        callEach(inputs, call.signal, (input, signal) =>
-          serving.batchedRun(input, { ...call, signal }),
+        byOneVersion(serving.local, inputs[0], call, (routed) =>
+          callEach(inputs, call.signal, (input, signal) =>
+            serving.batchedRun(input, { ...routed, signal }),
+          ),
         ),
       )) as readonly GeneratedText[];
       const choices = replies.map((reply, index) => ({

@@ -1,5 +1,5 @@
 import type { CallOptions } from '../../index.js';
-import { callEach, ListInParts } from '../../encoding/turns.js';
+import { byOneVersion, callEach, ListInParts } from '../../encoding/turns.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import {
@@ -94,10 +94,12 @@ export async function predictAsTei(
     }
     return { text, ...(pair !== undefined && { pair }) };
   });
-  const labelled = await callEach(calls, options.signal, (call, signal, i) =>
-    naming(
-      () => (isOne ? 'inputs' : `inputs[${i}]`),
-      () => serving.batchedRun(call, { ...options, signal }),
+  const labelled = await byOneVersion(serving.local, calls[0], options, (routed) =>
+    callEach(calls, options.signal, (call, signal, i) =>
+      naming(
+        () => (isOne ? 'inputs' : `inputs[${i}]`),
+        () => serving.batchedRun(call, { ...routed, signal }),
+      ),
     ),
   );
   return isOne ? (labelled[0] as object) : labelled;
@@ -121,12 +123,14 @@ export async function classifyAsVllm(
   const { id, serving, inputs: most } = models.find(body['model'], 'text-classification');
   checkFields(body, FIELDS.vllmClassify);
   const texts = inputsIn(body['input'], most);
-  const replies = (await callEach(texts, options.signal, (text, signal, i) =>
-    serving
-      .batchedRun({ text, order: 'model' }, { ...options, signal })
-      .catch((error: unknown) =>
-        Promise.reject(refusalOf(() => (isString(body['input']) ? 'input' : `input[${i}]`), error)),
-      ),
+  const calls = texts.map((text) => ({ text, order: 'model' }));
+  const fieldOf = (i: number): string => (isString(body['input']) ? 'input' : `input[${i}]`);
+  const replies = (await byOneVersion(serving.local, calls[0], options, (routed) =>
+    callEach(calls, options.signal, (call, signal, i) =>
+      serving
+        .batchedRun(call, { ...routed, signal })
+        .catch((error: unknown) => Promise.reject(refusalOf(() => fieldOf(i), error))),
+    ),
   )) as readonly (readonly Label[])[];
   return {
     id: newId('classify'),

@@ -997,6 +997,36 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect(await infer()).toMatchObject(late);
   });
 
+  it('[18.23] A request of several rows whose version is taken away between two is answered by the next one', async () => {
+    let onRow: (() => unknown) | undefined;
+    const { client, site } = await start({
+      servings: ['gain'],
+      more: [
+        defineServing({
+          name: 'gain',
+          model: { file: gainModel(2), isolation: 'none' },
+          rollout: { version: 'july', versions: { august: { model: gainModel(3) } } },
+          preprocess: (value: number) => {
+            onRow?.();
+            return { batch: { x: new Tensor('float32', [value, 0], [1, 2]) } };
+          },
+          postprocess: ({ y }: { y: Tensor }) => y.data[0],
+        }),
+      ],
+    });
+    const serving = site.app.get(ServingService).get('gain');
+    let promoted: Promise<void> | undefined;
+    onRow = () => (promoted ??= serving.version('august').promote());
+    const rows = { name: 'input', datatype: 'BYTES', shape: [3], data: ['1', '2', '3'] };
+    const { status, json } = await client.infer('gain', { inputs: [rows] });
+
+    await promoted;
+    expect([status, json]).toMatchObject([
+      200,
+      { model_version: 'august', outputs: [{ data: ['3', '6', '9'] }] },
+    ]);
+  });
+
   it('[18.11] Without the option nobody loads or unloads', async () => {
     const { client } = await start();
     const { status } = await client.send('/v2/repository/models/digits/unload', { method: 'POST' });

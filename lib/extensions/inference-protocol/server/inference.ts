@@ -1,6 +1,6 @@
 import { NotImplementedException } from '@nestjs/common';
 import { Batch, type CallOptions, InvalidInputError } from '../../../index.js';
-import { callEach } from '../../../encoding/turns.js';
+import { byOneVersion, callEach } from '../../../encoding/turns.js';
 import { type CallInput, callInputOf, isText } from './call-input.js';
 import {
   callOptionsOf,
@@ -66,7 +66,8 @@ export class Inference {
       );
     }
     const value = isOne ? input.rows[0] : asInput(input);
-    const routed = routedBy(model, value, options);
+    const version = model.local?.versionFor(value, options);
+    const routed = version === undefined ? options : { ...options, version };
     const answered = { ...request, version: versionOf(model, routed) };
     for await (const event of model.serving.stream(value, routed)) {
       const { output } = event;
@@ -94,16 +95,17 @@ export class Inference {
       const { value, version } = await this.step(model, step, input, options);
       return { value: isList ? [value] : value, isList, version };
     }
-    // The reply names one version for all rows.
-    const routed = routedBy(model, input.rows ? input.rows[0] : input.tensors, options);
-    const version = versionOf(model, routed);
-    const value =
-      isList && isShaped(model)
-        ? await callEach(input.rows, options.signal, (row, signal) =>
-            serving.batchedRun(row, { ...routed, signal }),
-          )
-        : await serving.batchedRun(asInput(input), routed);
-    return { value, isList, version };
+    const first = input.rows ? input.rows[0] : input.tensors;
+    return byOneVersion(model.local, first, options, async (routed) => {
+      const version = versionOf(model, routed);
+      const value =
+        isList && isShaped(model)
+          ? await callEach(input.rows, options.signal, (row, signal) =>
+              serving.batchedRun(row, { ...routed, signal }),
+            )
+          : await serving.batchedRun(asInput(input), routed);
+      return { value, isList, version };
+    });
   }
 
   private step(
@@ -131,11 +133,6 @@ export class Inference {
     }
     return this.sequences.run(model, step, input.rows ? input.rows[0] : input.tensors, options);
   }
-}
-
-function routedBy(model: OfferedModel, input: unknown, options: CallOptions): CallOptions {
-  const version = model.versionFor(input, options);
-  return version === undefined ? options : { ...options, version };
 }
 
 /** Version of a call that begins now: a reload before its end changes the active one. */

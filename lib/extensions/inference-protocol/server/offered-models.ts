@@ -1,5 +1,4 @@
 import {
-  type CallOptions,
   InvalidServingError,
   isServingError,
   type Serving,
@@ -8,7 +7,7 @@ import {
   UnknownServingError,
 } from '../../../index.js';
 import { DEFAULT_VERSION } from '../../../doors/options.js';
-import { healthOf, type ServingProfile } from '../../../doors/servings.js';
+import { healthOf, type LocalPart, type ServingProfile } from '../../../doors/servings.js';
 import { closestName, formatValue } from '../../../doors/text.js';
 import { datatypeOf } from '../../../encoding/json-tensor.js';
 import {
@@ -92,11 +91,9 @@ export class OfferedModel {
     return this.versions.at(-1)!;
   }
 
-  /** Undefined for a single version, and in a cluster, where another node may run the call. */
-  versionFor(input: unknown, options: CallOptions): string | undefined {
-    return this.own === this.serving && this.versions.length > 1
-      ? this.own.local?.versionFor(input, options)
-      : undefined;
+  /** Undefined in a cluster, where another node may run the call. */
+  get local(): LocalPart | undefined {
+    return this.own === this.serving ? this.own.local : undefined;
   }
 
   get profile(): ServingProfile | undefined {

@@ -39,7 +39,7 @@ const CEILINGS = {
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.4,
   cli: 48.6,
-  distribution: 225.7,
+  distribution: 226.2,
   'http-tensors': 2.9,
   hub: 27.3,
   'inference-protocol': 142.9,

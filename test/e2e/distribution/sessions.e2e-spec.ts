@@ -1,6 +1,7 @@
 import { describe, expect, it } from '@jest/globals';
 import {
   type BatchContext,
+  type CallEndEvent,
   DeadlineExceededError,
   InvalidServingError,
   OverloadedError,
@@ -81,6 +82,26 @@ describe('A session of another node', () => {
     await a.close();
     await expect(a.run('a3')).rejects.toThrow('The session has ended: it was closed');
     expect(await b.run('b3')).toEqual(['b1', 'b2', 'b3']);
+  });
+
+  it("[FU79] Its calls have their events on the caller's node, also failed and refused ones", async () => {
+    const { web } = await pair(new Tally());
+    const serving = web.servings.get<string, readonly string[]>('tally');
+    const ends: CallEndEvent[] = [];
+    serving.eventsOf('call:end').subscribe((end) => ends.push(end));
+    const session = serving.open();
+    await session.run('1');
+    await expect(session.run('fail')).rejects.toThrow('a row fails');
+    await session.close();
+    await expect(session.run('2')).rejects.toThrow(SessionEndedError);
+
+    const of = { serving: 'tally', mode: 'batched' };
+    expect(ends).toMatchObject([
+      { ...of, stage: 'running' },
+      { ...of, stage: 'running', error: { message: expect.stringContaining('a row fails') } },
+      { ...of, stage: 'preprocessing', error: { code: 'SERVING_SESSION_ENDED' } },
+    ]);
+    expect(ends[0]).not.toHaveProperty('error');
   });
 
   it('[16.9] [16.3] A call that fails, is cancelled or comes too late leaves the state as it was', async () => {

@@ -129,6 +129,7 @@ export class RemoteServing<Input = unknown, Output = unknown> extends Serving<In
           { isSession: true, origin: currentOrigin(), version: options.version },
           { ...DEFAULT_CALL_OPTIONS, tenant: options.tenant ?? '', key: options.key },
         ),
+      record: (signal) => CallRecorder.start(this.events, name, 'batched', signal),
       enter: () => outbound.enter(),
     });
     return new OrderedSession(0, options, host) as ServingSession<Input, Output>;

@@ -7,6 +7,8 @@ import {
   type SessionOptions,
 } from '../../../index.js';
 import {
+  type AbortSignalLike,
+  type CallRecorder,
   endedBy,
   INTERNAL,
   orCancelled,
@@ -26,6 +28,7 @@ interface RemoteSessionOptions {
   resolve(input: unknown, options: CallOptions): ResolvedCallOptions;
   preprocess(input: unknown, terms: ResolvedCallOptions): unknown;
   connect(steps: AsyncIterable<StepMessage>): AsyncIterable<unknown>;
+  record(signal: AbortSignalLike | undefined): CallRecorder | undefined;
   enter(): () => void;
 }
 
@@ -52,14 +55,26 @@ export class RemoteSessionHost implements SessionHost {
     return this.options.resolve(input, options);
   }
 
-  async run(
+  run(input: unknown, options: StepOptions): Promise<unknown> {
+    const recorder = this.options.record(options.signal);
+    const reply = this.step(input, options, recorder);
+    return recorder ? recorder.follow(reply) : reply;
+  }
+
+  refused(error: unknown, { signal }: CallOptions): void {
+    this.options.record(signal)?.ended({ error });
+  }
+
+  private async step(
     input: unknown,
     { [INTERNAL]: { turn, resolved }, priority }: StepOptions,
+    recorder: CallRecorder | undefined,
   ): Promise<unknown> {
     const { options } = this;
     const exit = options.enter();
     try {
       const prepared = await options.preprocess(input, resolved);
+      recorder?.running();
       if (this.lost) {
         throw this.lost;
       }

@@ -112,7 +112,7 @@ function resolveEndpoint(owner: string, given: string | EndpointOptions): Resolv
   const options = typeof given === 'string' ? { url: given } : given;
   checkOptions(owner, options, ofOne, 'endpoint.');
   const { url, concurrency = DEFAULT_CONCURRENCY, tls, metadata = {} } = options;
-  const isSecure = url.startsWith('grpcs:');
+  const isSecure = /^grpcs:/i.test(url);
   if (tls && !isSecure) {
     throw new InvalidServingError(
       `${owner}: endpoint.tls has no effect on ${url}; write the address with grpcs:, or leave ` +

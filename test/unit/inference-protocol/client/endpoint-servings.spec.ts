@@ -737,6 +737,13 @@ describeWithCertificate('an endpoint with TLS', ({ ca, cert, key }) => {
     expect((await serving.batchedRun(row(4))).y!.data[0]).toBe(8);
   });
 
+  it('[18.24] has TLS also where the scheme of its address is in capitals', async () => {
+    const url = (await open()).replace('grpcs', 'GRPCS');
+    const tls = { ca: ca.toString(), cert, key };
+    const serving = await start<Reply>({ name: 'double', model: modelOn({ url, tls }) });
+    expect((await serving.batchedRun(row(4))).y!.data[0]).toBe(8);
+  });
+
   it('[19.9] fails the boot where the certificate of the server is not trusted', async () => {
     const url = await open();
     const serving = start({ name: 'double', model: modelOn({ url, tls: { cert, key } }) });

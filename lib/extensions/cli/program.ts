@@ -162,11 +162,9 @@ export function parseShape(
   before: Readonly<Record<string, readonly number[]>> = {},
 ): Readonly<Record<string, readonly number[]>> {
   const at = text.lastIndexOf('=');
-  const dims = text
-    .slice(at + 1)
-    .split('x')
-    .map(Number);
-  if (at < 1 || !dims.every((size) => Number.isSafeInteger(size) && size >= 0)) {
+  const sizes = text.slice(at + 1).split('x');
+  const dims = sizes.map(Number);
+  if (at < 1 || !sizes.every((size) => /^\d{1,15}$/.test(size))) {
     throw new InvalidArgumentError('Give a name and sizes, such as image=1x3x224x224.');
   }
   return { ...before, [text.slice(0, at)]: dims };

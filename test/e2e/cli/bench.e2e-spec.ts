@@ -4,6 +4,7 @@ import { Test } from '@nestjs/testing';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { defineServing, ServingModule } from 'nestjs-serving';
 import { InferenceProtocolModule } from 'nestjs-serving/inference-protocol';
 import { runCli } from '../../fixtures/children/run-cli.js';
@@ -14,6 +15,17 @@ const drawings = defineServing({
   name: 'drawings',
   preprocess: (lines: string[]) => ({ batch: lines.join('') }),
   model: { useFactory: () => (texts: string[]) => texts.map((text) => text.length) },
+});
+const narrow = defineServing({
+  name: 'narrow',
+  batchSize: 1,
+  queue: { maxRows: 1 },
+  model: {
+    useFactory: () => async (numbers: number[]) => {
+      await setTimeout(10);
+      return numbers;
+    },
+  },
 });
 const broken = defineServing({
   name: 'broken',
@@ -32,9 +44,14 @@ beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'bench-'));
   const testing = await Test.createTestingModule({
     imports: [
-      ServingModule.forRoot({ servings: [digits, drawings, broken] }),
+      ServingModule.forRoot({ servings: [digits, drawings, narrow, broken] }),
       InferenceProtocolModule.forRoot({
-        servings: ['digits', 'drawings', { serving: 'broken', inputs: { number: 'FP32' } }],
+        servings: [
+          'digits',
+          'drawings',
+          { serving: 'narrow', inputs: { number: 'FP32' } },
+          { serving: 'broken', inputs: { number: 'FP32' } },
+        ],
         guards: [
           {
             canActivate: (context) =>
@@ -84,6 +101,20 @@ it('[21.8] bench finds what the model can do, and measures shares of it', async 
   expect(code).toBe(0);
   expect(stdout).toMatch(/^8 callers that wait for their answer get \d+(\.\d+)? answers\/s\./);
   expect(stdout.split('\n').filter((line) => /^ +\d/.test(line))).toHaveLength(7);
+});
+
+it('[18.25] bench measures a model that refuses some of the callers that wait for their answer', async () => {
+  const { code, stdout } = await bench('--model', 'narrow', '--connections', '8');
+
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/^8 callers that wait for their answer get \d+(\.\d+)? answers\/s\./);
+});
+
+it('[18.26] bench refuses an address with a query, which no call would have', async () => {
+  const { code, stderr } = await runCli(['bench', `${url}?key=1`, '--model', 'digits']);
+
+  expect(code).toBe(1);
+  expect(stderr).toContain('?key=1 has a query, which no call would have');
 });
 
 it('[N10] bench measures a serving with preprocess, of which it is given an input or a file with one', async () => {

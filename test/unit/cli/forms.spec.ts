@@ -38,6 +38,8 @@ describe('[21.5] Arguments', () => {
     ['one number', () => parseWhole('1,2')],
     ['rates', () => parseNumbers('0')],
     ['a shape', () => parseShape('image')],
+    ['sizes', () => parseShape('image=')],
+    ['whole sizes', () => parseShape('image=1xx3')],
     ['a header', () => parseHeader('key')],
     ['a file', () => parseInput('@nowhere.json')],
   ])('are refused that are no %s', (_, parse) => {

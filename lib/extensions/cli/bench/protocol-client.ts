@@ -142,6 +142,11 @@ function readBody(
 
 function urlOf(text: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (url && url.search !== '') {
+    throw new ServingError(
+      `${text} has a query, which no call would have; leave it out, and give a key as --header`,
+    );
+  }
   if (url?.protocol === 'http:' || url?.protocol === 'https:') {
     return url;
   }

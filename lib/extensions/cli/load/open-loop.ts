@@ -139,7 +139,10 @@ export function loadAsJson(load: LoadResult): object {
   };
 }
 
-/** Calls again after each answer. Returns answers per second. */
+/** Milliseconds from a refusal to the caller's next call. */
+const PAUSE = 5;
+
+/** Calls again after each answer, and a moment after a refusal. Returns answers per second. */
 export async function closedLoop(
   call: () => Promise<unknown>,
   callers: number,
@@ -150,8 +153,15 @@ export async function closedLoop(
   let answered = 0;
   const caller = async (): Promise<void> => {
     while (performance.now() < end) {
-      await call();
-      answered++;
+      try {
+        await call();
+        answered++;
+      } catch (reason) {
+        if (!isRefusal(reason)) {
+          throw reason;
+        }
+        await delay(PAUSE);
+      }
     }
   };
   await Promise.all(Array.from({ length: callers }, caller));

@@ -40,7 +40,7 @@ export class ApiKeyGuard implements CanActivate {
   private readonly digests: readonly Buffer[];
 
   constructor(keys: Secret | readonly Secret[]) {
-    const list = typeof keys === 'object' ? keys : [keys];
+    const list: readonly unknown[] = Array.isArray(keys) ? keys : [keys];
     if (list.length === 0) {
       throw new InvalidServingError('ApiKeyGuard has no keys, and would refuse every call');
     }
@@ -72,7 +72,8 @@ export class ApiKeyGuard implements CanActivate {
 export class LoginGuard implements CanActivate {
   private readonly digests: readonly Buffer[];
 
-  constructor({ user = 'admin', password }: LoginGuardOptions) {
+  constructor(options: LoginGuardOptions) {
+    const { user = 'admin', password } = { ...options };
     if (user === '' || user.includes(':')) {
       throw new InvalidServingError(
         `LoginGuard: the user "${user}" is empty or has a colon, so that no browser can send it`,
@@ -95,7 +96,7 @@ export class LoginGuard implements CanActivate {
 function checked(guard: string, what: string, secret: unknown): string {
   if (typeof secret !== 'string' || secret.trim() === '') {
     throw new InvalidServingError(
-      `${guard}: ${what} is ${secret === undefined ? 'missing' : 'empty'}; is the environment variable ` +
+      `${guard}: ${what} is ${typeof secret === 'string' ? 'empty' : 'missing'}; is the environment variable ` +
         'or the configuration that holds it set, and read before the module is made?',
     );
   }

@@ -252,8 +252,14 @@ describe('What a newcomer meets', () => {
       (port: number) => ({ host: '127.0.0.1', port, retryAttempts: 0 }),
       'host and port',
     ],
+    [
+      'NATS',
+      Transport.NATS,
+      (port: number) => ({ servers: `nats://me:secret@127.0.0.1:${port}` }),
+      'servers or port',
+    ],
   ] as const)(
-    '[FU20] A %s server that does not answer is named, with its address',
+    '[FU20] A %s server that does not answer is named, with its address, without its password',
     async (name, transport, options, option) => {
       const server = createServer().listen(0, '127.0.0.1');
       await once(server, 'listening');
@@ -265,7 +271,7 @@ describe('What a newcomer meets', () => {
       }).compile();
       await expect(testing.init()).rejects.toThrow(
         new RegExp(
-          `^ServingClusterModule: the ${name} server at 127\\.0\\.0\\.1:${port} cannot be used: .+; its ` +
+          `^ServingClusterModule: the ${name} server at (?:nats://)?127\\.0\\.0\\.1:${port} cannot be used: .+; its ` +
             `address is in the options ${option}$`,
         ),
       );

@@ -29,6 +29,7 @@ const login = (text: string): string => `Basic ${Buffer.from(text).toString('bas
 describe('ApiKeyGuard', () => {
   it.each([
     ['undefined', undefined, 'a key is missing'],
+    ['null', null as never, 'a key is missing'],
     ['an empty key', '', 'a key is empty'],
     ['spaces', '  ', 'a key is empty'],
     ['one missing key of two', ['a', undefined], 'a key is missing'],
@@ -73,6 +74,7 @@ describe('ApiKeyGuard', () => {
 
 describe('LoginGuard', () => {
   it.each([
+    ['no options', undefined as never, 'the password is missing'],
     ['a missing password', { password: undefined }, 'the password is missing'],
     ['an empty password', { password: '' }, 'the password is empty'],
     ['a line break', { password: 'secret\r\n' }, 'the password starts or ends with white space'],

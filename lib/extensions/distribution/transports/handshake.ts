@@ -22,8 +22,10 @@ export function brokerError(
   option: string,
   cause: unknown,
 ): InvalidServingError {
+  // An address may have a password.
+  const shown = address.replaceAll(/[^/\s,@]*@/g, '');
   return new InvalidServingError(
-    `ServingClusterModule: the ${broker} server at ${address} cannot be used: ${messageOf(cause)}; ` +
+    `ServingClusterModule: the ${broker} server at ${shown} cannot be used: ${messageOf(cause)}; ` +
       `its address is in the options ${option}`,
     { cause },
   );

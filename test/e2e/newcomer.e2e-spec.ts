@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process';
 import { createServer } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -21,6 +22,7 @@ import {
 } from 'nestjs-serving';
 import { ServingClusterModule } from 'nestjs-serving/distribution';
 import { textEmbedding } from 'nestjs-serving/tasks';
+import { VirtualTime } from 'nestjs-serving/testing';
 import { recordWarnings } from '../fixtures/recorded-warnings.js';
 import { useServings } from '../fixtures/serving/use-servings.js';
 import { floats } from '../fixtures/values/tensors.js';
@@ -277,6 +279,36 @@ describe('What a newcomer meets', () => {
       );
     },
   );
+
+  it('[FU20] A Redis server that takes connections and stays silent is named after 20 s', async () => {
+    const silent = createServer().listen(0, '127.0.0.1');
+    const connections: Socket[] = [];
+    silent.on('connection', (connection) => connections.push(connection));
+    await once(silent, 'listening');
+    const { port } = silent.address() as { port: number };
+    using time = await VirtualTime.install();
+    const testing = await Test.createTestingModule({
+      imports: [
+        ServingModule.forRoot({ servings: [] }),
+        ServingClusterModule.forRoot({
+          transport: Transport.REDIS,
+          options: { host: '127.0.0.1', port },
+        }),
+      ],
+    }).compile();
+    const booted = testing.init().catch((error: unknown) => error);
+    while (connections.length < 2) {
+      await once(silent, 'connection');
+    }
+    // The client gives the server some time to end the connections.
+    await time.advance(60_000);
+
+    expect(await booted).toMatchObject({
+      message: `ServingClusterModule: the Redis server at 127.0.0.1:${port} cannot be used: it was not ready within 20 s; its address is in the options host and port`,
+    });
+    connections.forEach((connection) => connection.destroy());
+    silent.close();
+  });
 
   const slow = async (definition: ServingDefinition, rows: number): Promise<void> => {
     const serving = await serve(definition);

@@ -16,7 +16,7 @@ const CEILINGS = {
   'thousand characters of code in lib': 1585.5,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
-  'thousand characters of code in the core, its features and its Nest module': 669,
+  'thousand characters of code in the core, its features and its Nest module': 669.1,
   'thousand words of comments': 51.9,
   'names of the doors that are not public': 137,
   'names of the doors that only one extension imports': 95,
@@ -38,8 +38,8 @@ const CEILINGS = {
 /** Each extension's ceiling, in thousand characters of code. */
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.4,
-  cli: 48.6,
-  distribution: 226.2,
+  cli: 48.8,
+  distribution: 226.4,
   'http-tensors': 2.9,
   hub: 27.3,
   'inference-protocol': 142.9,

@@ -36,6 +36,8 @@ interface Connection extends EventEmitter {
 
 /** Milliseconds. */
 const FLUSH = 5_000;
+/** Milliseconds for a server to be ready, as the client of NATS has. */
+const PATIENCE = 20_000;
 const NOTHING = Buffer.alloc(0);
 
 /**
@@ -151,6 +153,10 @@ export class RedisTransport implements ServingTransport {
   private async connect(): Promise<readonly [publisher: Connection, subscriber: Connection]> {
     let failure: unknown;
     this.server.on('error', (_, error) => (failure ??= error));
+    const timer = setTimeout(() => {
+      failure ??= `it was not ready within ${PATIENCE / 1000} s`;
+      this.server.disconnect();
+    }, PATIENCE);
     try {
       await new Promise<void>((resolve, reject) => {
         void this.server.listen((error) => (error ? reject(error) : resolve()));
@@ -159,6 +165,8 @@ export class RedisTransport implements ServingTransport {
       await this.stop();
       // ioredis rejects with "closed"; the `error` event has the reason.
       throw brokerError('Redis', this.address, 'host and port', failure ?? error);
+    } finally {
+      clearTimeout(timer);
     }
     return this.server.unwrap<[Connection, Connection]>();
   }

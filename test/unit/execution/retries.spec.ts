@@ -5,6 +5,7 @@ import {
   PartitionLostError,
   RunTimeoutError,
   type ServingOptions,
+  ServingUnavailableError,
 } from 'nestjs-serving';
 import { recordBatches } from 'nestjs-serving/testing';
 import { NotStartedError } from '../../../lib/core/partitions/partition.js';
@@ -117,8 +118,8 @@ describe('A batch whose partition is lost', () => {
     (await script.next()).crash();
     (await script.next()).crash();
 
-    await expect(reply).rejects.toThrow(PartitionLostError);
-    await expect(serving.batchedRun('b')).rejects.toThrow(PartitionLostError);
+    await expect(reply).rejects.toThrow(ServingUnavailableError);
+    await expect(serving.batchedRun('b')).rejects.toThrow(ServingUnavailableError);
   });
 
   it('[5.6] A batch that was ended for exceeding its run time runs again', async () => {
@@ -259,7 +260,7 @@ describe('A batch whose partition is lost', () => {
 
     (await script.next()).crash();
 
-    await expect(reply).rejects.toThrow(PartitionLostError);
+    await expect(reply).rejects.toThrow(ServingUnavailableError);
   });
 
   it('[5.6] [9.3] A batch whose partition is lost runs again while the serving closes', async () => {

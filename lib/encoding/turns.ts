@@ -70,8 +70,8 @@ export async function byOneVersion<Replies>(
     try {
       return await callAll(version === undefined ? options : { ...options, version });
     } catch (error) {
-      const isGone = version !== undefined && !local?.versionLabels.includes(version);
-      if (!(isGone && error instanceof UnknownVersionError)) {
+      const isUnknown = error instanceof UnknownVersionError && version !== undefined;
+      if (!isUnknown || local?.versionLabels.includes(version)) {
         throw error;
       }
     }

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { setImmediate } from 'node:timers/promises';
 import { type AbortSignalLike, type CallOptions, onAbort } from '../core/context/call-context.js';
-import { UnknownVersionError } from '../core/errors.js';
+import { ServingUnavailableError, UnknownVersionError } from '../core/errors.js';
 import type { LocalPart } from '../core/serving/serving.js';
 
 /** Milliseconds until other work gets a turn. */
@@ -58,9 +58,10 @@ export async function callEach<Input, Reply>(
  *
  * @param local undefined if other nodes may make the calls
  * @param input chooses the version, with the options
+ * @throws ServingUnavailableError in place of that for a serving whose rows must not run twice
  */
 export async function byOneVersion<Replies>(
-  local: Pick<LocalPart, 'versionFor' | 'versionLabels'> | undefined,
+  local: Pick<LocalPart, 'distribution' | 'versionFor' | 'versionLabels'> | undefined,
   input: unknown,
   options: CallOptions,
   callAll: (options: CallOptions) => Promise<Replies>,
@@ -71,8 +72,15 @@ export async function byOneVersion<Replies>(
       return await callAll(version === undefined ? options : { ...options, version });
     } catch (error) {
       const isUnknown = error instanceof UnknownVersionError && version !== undefined;
-      if (!isUnknown || local?.versionLabels.includes(version)) {
+      if (!isUnknown || !local || local.versionLabels.includes(version)) {
         throw error;
+      }
+      if (!local.distribution.idempotent) {
+        throw new ServingUnavailableError(
+          `Version "${version}" has ended between two rows of this request, which must not run twice; ` +
+            'send it again if they may',
+          { cause: error },
+        );
       }
     }
   }

@@ -13,11 +13,11 @@ import { importsOf, type SourceFile, sourceFiles } from '../fixtures/house/sourc
  */
 const CEILINGS = {
   'files of lib': 344,
-  'thousand characters of code in lib': 1585.5,
+  'thousand characters of code in lib': 1588.2,
   'files of the core, its features and its Nest module': 136,
   'thousand characters of code in the core': 445.7,
   'thousand characters of code in the core, its features and its Nest module': 669.1,
-  'thousand words of comments': 51.9,
+  'thousand words of comments': 52,
   'names of the doors that are not public': 137,
   'names of the doors that only one extension imports': 95,
   'functions with a name that only forward': 152,
@@ -39,7 +39,7 @@ const CEILINGS = {
 const EXTENSIONS: Readonly<Record<string, number>> = {
   board: 24.4,
   cli: 48.8,
-  distribution: 226.4,
+  distribution: 226.5,
   'http-tensors': 2.9,
   hub: 27.3,
   'inference-protocol': 142.9,

@@ -997,7 +997,18 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     expect(await infer()).toMatchObject(late);
   });
 
-  it('[18.23] A request of several rows whose version is taken away between two is answered by the next one', async () => {
+  it.each([
+    [
+      'is answered by the next one',
+      true,
+      [200, { model_version: 'august', outputs: [{ data: ['3', '6', '9'] }] }],
+    ],
+    [
+      'fails if its rows must not run twice',
+      false,
+      [503, { error: 'Service Unavailable (SERVING_UNAVAILABLE)' }],
+    ],
+  ])('[18.23] A request whose version ends between two rows %s', async (_, idempotent, reply) => {
     let onRow: (() => unknown) | undefined;
     const { client, site } = await start({
       servings: ['gain'],
@@ -1006,6 +1017,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
           name: 'gain',
           model: { file: gainModel(2), isolation: 'none' },
           rollout: { version: 'july', versions: { august: { model: gainModel(3) } } },
+          recovery: { idempotent },
           preprocess: (value: number) => {
             onRow?.();
             return { batch: { x: new Tensor('float32', [value, 0], [1, 2]) } };
@@ -1021,10 +1033,7 @@ describeOnPlatforms('The Open Inference Protocol', (listen) => {
     const { status, json } = await client.infer('gain', { inputs: [rows] });
 
     await promoted;
-    expect([status, json]).toMatchObject([
-      200,
-      { model_version: 'august', outputs: [{ data: ['3', '6', '9'] }] },
-    ]);
+    expect([status, json]).toMatchObject(reply);
   });
 
   it('[18.11] Without the option nobody loads or unloads', async () => {

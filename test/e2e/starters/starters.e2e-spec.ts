@@ -186,6 +186,8 @@ async function bundleByEsbuild(
   await rename(join(starter.path, 'node_modules'), join(starter.path, 'hidden'));
 }
 
+/** Option of Jest and Vitest, whose own limit of 5 s is too short for a slow machine. */
+const PATIENT = '--testTimeout=300000';
 const compilers = ['5.9', '6.0', '7.0'];
 const missing = registryMissing ?? curlMissing;
 
@@ -217,7 +219,7 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
     await starter.copy('app/digits.jest.ts', 'src/digits.spec.ts');
     await starter.copy('app/realms.ts', 'src/realms.spec.ts');
     await starter.copy('app/runtime.ts', 'src/runtime.spec.ts');
-    expect(await starter.run('npm', 'test')).toContain('5 passed, 5 total');
+    expect(await starter.run('npm', 'test', '--', PATIENT)).toContain('5 passed, 5 total');
 
     await starter.install('--save-dev', '@swc/core', '@swc/jest');
     await writeFile(
@@ -230,7 +232,7 @@ describeUnless(missing, 'A new application of Nest 11 (CommonJS, Jest)', () => {
       }),
     );
     const transform = JSON.stringify({ '^.+\\.(t|j)s$': '@swc/jest' });
-    expect(await starter.run('npx', 'jest', `--transform=${transform}`)).toContain(
+    expect(await starter.run('npx', 'jest', PATIENT, `--transform=${transform}`)).toContain(
       '5 passed, 5 total',
     );
   });
@@ -280,7 +282,7 @@ describeUnless(missing, 'A new application of Nest 12 (ES modules, Vitest)', () 
   it('passes tests in its own Vitest', async () => {
     await starter.copy('app/digits.vitest.ts', 'src/digits.spec.ts');
     await starter.copy('app/realms.ts', 'src/realms.spec.ts');
-    expect(await starter.run('npm', 'test')).toMatch(/Tests .*4 passed.*\(4\)/);
+    expect(await starter.run('npm', 'test', '--', PATIENT)).toMatch(/Tests .*4 passed.*\(4\)/);
   });
 
   it('[N14] runs as `nest build --builder rspack` bundles it, without configuration', async () => {

@@ -1,5 +1,6 @@
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Module } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
@@ -31,8 +32,11 @@ export const attack: Scenario = {
   name: 'attack',
   title: 'attackers at the ports of HTTP, gRPC and the cluster',
   async play(stage) {
-    const [grpc, cluster] = await freePorts(2);
-    const doors = { grpc: grpc!, cluster: cluster!, secret: 'of this cluster alone' };
+    const doors = {
+      grpc: await freePort(),
+      cluster: await freePort(),
+      secret: 'of this cluster alone',
+    };
     const app = await stage.start({ doors, squares: {} });
     const isLimited = app.limitFiles(FILES);
     const client = await Client.open(doors);
@@ -297,11 +301,21 @@ const WORDS: Readonly<Record<Port, readonly Buffer[]>> = {
   ],
 };
 
-/** Ports that were free a moment ago. */
-async function freePorts(count: number): Promise<readonly number[]> {
-  const servers = Array.from({ length: count }, () => createServer().listen(0, HOST));
-  await Promise.all(servers.map((server) => once(server, 'listening')));
-  const ports = servers.map((server) => (server.address() as AddressInfo).port);
-  await Promise.all(servers.map((server) => once(server.close(), 'close')));
-  return ports;
+/**
+ * A port that was free a moment ago, below those that the system gives to clients: one of them could
+ * take it before its server listens.
+ */
+async function freePort(): Promise<number> {
+  for (;;) {
+    const port = randomInt(10_000, 20_000);
+    const server = createServer().listen(port, HOST);
+    const isFree = await once(server, 'listening').then(
+      () => true,
+      () => false,
+    );
+    if (isFree) {
+      await once(server.close(), 'close');
+      return port;
+    }
+  }
 }

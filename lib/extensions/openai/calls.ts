@@ -6,7 +6,7 @@ import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { given } from './generation.js';
-import { type Body, naming, refusalOf, RequestError } from './http.js';
+import { type Body, type FieldOf, naming, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModels } from './models.js';
 
@@ -78,11 +78,7 @@ export function fieldsOfTexts(
   };
 }
 
-/**
- * Each text is its own call, so texts of several requests share batches.
- *
- * @param fieldOf finds the field that a text's refusal is about
- */
+/** @param fieldOf finds the field that a text's refusal is about */
 export async function embedAll(
   serving: Serving,
   texts: readonly string[],
@@ -94,15 +90,28 @@ export async function embedAll(
   fieldOf: (i: number, message: string) => string,
 ): Promise<readonly Embedding[]> {
   const calls = texts.map((text) => ({ text, ...given(asked) }));
-  return (await byOneVersion(serving.local, calls[0], options, (routed) =>
-    callEach(calls, options.signal, (call, signal, i) =>
-      serving
-        .batchedRun(call, { ...routed, signal })
-        .catch((error: unknown) =>
-          Promise.reject(refusalOf((message) => fieldOf(i, message), error)),
-        ),
+  return (await callAll(serving, calls, options, fieldOf)) as readonly Embedding[];
+}
+
+/**
+ * Each input is its own call, so inputs of several requests share batches; one version answers all.
+ *
+ * @param fieldOf finds the field that an input's refusal is about
+ */
+export function callAll(
+  serving: Serving,
+  inputs: readonly unknown[],
+  options: CallOptions,
+  fieldOf: (i: number, ...refusal: Parameters<FieldOf>) => ReturnType<FieldOf>,
+): Promise<readonly unknown[]> {
+  return byOneVersion(serving.local, inputs[0], options, (routed) =>
+    callEach(inputs, options.signal, (input, signal, i) =>
+      naming(
+        (...refusal) => fieldOf(i, ...refusal),
+        () => serving.batchedRun(input, { ...routed, signal }),
+      ),
     ),
-  )) as readonly Embedding[];
+  );
 }
 
 /**

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
-import { byOneVersion, callEach } from '../../encoding/turns.js';
 import { formatValue } from '../../doors/text.js';
+import { callAll } from './calls.js';
 import { type TextRequest, reasonOf, usageOf, usageWanted } from './chat.js';
 import { fieldIn, isFlag, isText } from './fields.js';
 import { fieldsOf, formatIn, type GeneratedText, samplingIn } from './generation.js';
@@ -50,12 +50,8 @@ export function readCompletion(models: OfferedModels, body: Body): TextRequest {
   return {
     isStream,
     async answer(call) {
-      const replies = (await naming(fieldOf, () =>
-        byOneVersion(serving.local, inputs[0], call, (routed) =>
-          callEach(inputs, call.signal, (input, signal) =>
-            serving.batchedRun(input, { ...routed, signal }),
-          ),
-        ),
+      const replies = (await callAll(serving, inputs, call, (_, ...refusal) =>
+        fieldOf(...refusal),
       )) as readonly GeneratedText[];
       const choices = replies.map((reply, index) => ({
         index,

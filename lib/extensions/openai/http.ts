@@ -77,7 +77,7 @@ export function errorAnswer(error: unknown): ErrorAnswer {
 export type FieldOf = (message: string, code: string | null) => string | undefined;
 
 /** Names a refused field; other errors stay as they are. */
-export function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
+function refusalOf(fieldOf: FieldOf, error: unknown): unknown {
   const { status, error: answer } = errorAnswer(error);
   const { message, code } = answer;
   const field = isServingError(error) && status === 400 ? fieldOf(message, code) : undefined;

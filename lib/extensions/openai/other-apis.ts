@@ -1,9 +1,10 @@
 import type { CallOptions } from '../../index.js';
-import { byOneVersion, callEach, ListInParts } from '../../encoding/turns.js';
+import { ListInParts } from '../../encoding/turns.js';
 import { isRecord } from '../../doors/options.js';
 import { formatValue } from '../../doors/text.js';
 import {
   base64Of,
+  callAll,
   embedAll,
   type Embedding,
   fieldsOfTexts,
@@ -15,7 +16,7 @@ import {
 } from './calls.js';
 import { fieldIn, isCount, isFlag, isString, isText } from './fields.js';
 import { newId } from './generation.js';
-import { type Body, naming, refusalOf, RequestError } from './http.js';
+import { type Body, naming, RequestError } from './http.js';
 import { checkFields, FIELDS } from './known-fields.js';
 import type { OfferedModel, OfferedModels } from './models.js';
 
@@ -94,13 +95,8 @@ export async function predictAsTei(
     }
     return { text, ...(pair !== undefined && { pair }) };
   });
-  const labelled = await byOneVersion(serving.local, calls[0], options, (routed) =>
-    callEach(calls, options.signal, (call, signal, i) =>
-      naming(
-        () => (isOne ? 'inputs' : `inputs[${i}]`),
-        () => serving.batchedRun(call, { ...routed, signal }),
-      ),
-    ),
+  const labelled = await callAll(serving, calls, options, (i) =>
+    isOne ? 'inputs' : `inputs[${i}]`,
   );
   return isOne ? (labelled[0] as object) : labelled;
 }
@@ -124,13 +120,8 @@ export async function classifyAsVllm(
   checkFields(body, FIELDS.vllmClassify);
   const texts = inputsIn(body['input'], most);
   const calls = texts.map((text) => ({ text, order: 'model' }));
-  const fieldOf = (i: number): string => (isString(body['input']) ? 'input' : `input[${i}]`);
-  const replies = (await byOneVersion(serving.local, calls[0], options, (routed) =>
-    callEach(calls, options.signal, (call, signal, i) =>
-      serving
-        .batchedRun(call, { ...routed, signal })
-        .catch((error: unknown) => Promise.reject(refusalOf(() => fieldOf(i), error))),
-    ),
+  const replies = (await callAll(serving, calls, options, (i) =>
+    isString(body['input']) ? 'input' : `input[${i}]`,
   )) as readonly (readonly Label[])[];
   return {
     id: newId('classify'),

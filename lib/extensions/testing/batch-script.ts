@@ -159,7 +159,7 @@ export function recordBatches(source: Pick<Serving, 'eventsOf'>): readonly Batch
   return batches;
 }
 
-/** Seconds, as a real partition that has failed too often says. */
+/** Seconds between two starts of a real partition that has failed too often. */
 const RETRY_AFTER = 30;
 
 export interface BatchEnding {

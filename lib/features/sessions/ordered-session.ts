@@ -271,7 +271,7 @@ export class OrderedSession extends ServingSession implements OpenSession {
       turn.steps++;
       return output;
     } catch (error) {
-      // An error that the serving's own code met in another serving says nothing about this state.
+      // The serving's code may rethrow another serving's error, which has not ended this state.
       const isOwn = !isError(error) || !hasRun(error);
       if (isOwn && isA(error, SessionEndedError)) {
         throw this.end(error);

@@ -10,8 +10,14 @@ import { OpenAIModule } from 'nestjs-serving/openai';
 import { gainModel } from '../../fixtures/models/models.js';
 import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 
-describeOnPlatforms('A request for several vectors', (listen) => {
-  it('[FU60] is answered by the next version when a reload takes its own away between two texts', async () => {
+describeOnPlatforms('A request for several texts', (listen) => {
+  /** Posts a request to a serving whose active version is replaced at the first text. */
+  const post = async (
+    task: 'text-embedding' | 'text-classification',
+    postprocess: (output: { y: Tensor }) => unknown,
+    route: string,
+    request: object,
+  ) => {
     let onText: (() => unknown) | undefined;
     const own = defineServing({
       name: 'own',
@@ -21,26 +27,30 @@ describeOnPlatforms('A request for several vectors', (listen) => {
         onText?.();
         return { batch: { x: new Tensor('float32', [Number(text), 0], [1, 2]) } };
       },
-      postprocess: ({ y }: { y: Tensor }) => ({ vector: y.data, tokens: 1 }),
+      postprocess,
     });
     const site = await listen({
       imports: [
         ServingModule.forRoot({ servings: [own] }),
-        OpenAIModule.forRoot({
-          models: { own: { serving: 'own', task: 'text-embedding' } },
-          guards: [],
-        }),
+        OpenAIModule.forRoot({ models: { own: { serving: 'own', task } }, guards: [] }),
       ],
     });
     const serving = site.app.get<Serving>(getServingToken(own));
     let promoted: Promise<void> | undefined;
     onText = () => (promoted ??= serving.version('august').promote());
-    const { status, body } = await site.post('/v1/embeddings', {
-      model: 'own',
-      input: ['1', '2', '3'],
-    });
-
+    const reply = await site.post(route, request);
     await promoted;
+    return reply;
+  };
+
+  it('[FU60] gets vectors of the next version when a reload takes its own away between two texts', async () => {
+    const { status, body } = await post(
+      'text-embedding',
+      ({ y }) => ({ vector: y.data, tokens: 1 }),
+      '/v1/embeddings',
+      { model: 'own', input: ['1', '2', '3'] },
+    );
+
     expect(status).toBe(200);
     expect(body).toMatchObject({
       data: [{ embedding: [2, 0] }, { embedding: [4, 0] }, { embedding: [6, 0] }],
@@ -54,32 +64,13 @@ describeOnPlatforms('A request for several vectors', (listen) => {
   ])(
     '[FU78] %s answers all texts by one version, also when a reload takes it away between two',
     async (route, request, scores) => {
-      let onText: (() => unknown) | undefined;
-      const own = defineServing({
-        name: 'own',
-        model: { file: gainModel(1), isolation: 'none' },
-        rollout: { version: 'july', versions: { august: { model: gainModel(2) } } },
-        preprocess: ({ text }: { text: string }) => {
-          onText?.();
-          return { batch: { x: new Tensor('float32', [Number(text), 0], [1, 2]) } };
-        },
-        postprocess: ({ y }: { y: Tensor }) => [{ label: 'gain', score: y.data[0] }],
-      });
-      const site = await listen({
-        imports: [
-          ServingModule.forRoot({ servings: [own] }),
-          OpenAIModule.forRoot({
-            models: { own: { serving: 'own', task: 'text-classification' } },
-            guards: [],
-          }),
-        ],
-      });
-      const serving = site.app.get<Serving>(getServingToken(own));
-      let promoted: Promise<void> | undefined;
-      onText = () => (promoted ??= serving.version('august').promote());
-      const { status, body } = await site.post(route, request);
+      const { status, body } = await post(
+        'text-classification',
+        ({ y }) => [{ label: 'gain', score: y.data[0] }],
+        route,
+        request,
+      );
 
-      await promoted;
       expect([
         status,
         [...JSON.stringify(body).matchAll(scores)].map(([, score]) => score),

@@ -13,7 +13,7 @@ import { describeOnPlatforms } from '../../fixtures/partitions/platforms.js';
 describeOnPlatforms('A request for several texts', (listen) => {
   /** Posts a request to a serving whose active version is replaced at the first text. */
   const post = async (
-    task: 'text-embedding' | 'text-classification',
+    task: 'text-embedding' | 'text-classification' | 'text-generation',
     postprocess: (output: { y: Tensor }) => unknown,
     route: string,
     request: object,
@@ -23,9 +23,9 @@ describeOnPlatforms('A request for several texts', (listen) => {
       name: 'own',
       model: { file: gainModel(1), isolation: 'none' },
       rollout: { version: 'july', versions: { august: { model: gainModel(2) } } },
-      preprocess: ({ text }: { text: string }) => {
+      preprocess: ({ text, prompt }: { text?: string; prompt?: string }) => {
         onText?.();
-        return { batch: { x: new Tensor('float32', [Number(text), 0], [1, 2]) } };
+        return { batch: { x: new Tensor('float32', [Number(text ?? prompt), 0], [1, 2]) } };
       },
       postprocess,
     });
@@ -59,14 +59,33 @@ describeOnPlatforms('A request for several texts', (listen) => {
   });
 
   it.each([
-    ['/vllm/classify', { model: 'own', input: ['1', '2', '3'] }, /"probs":\[(\d+)/g],
-    ['/tei/predict', { inputs: [['1'], ['2'], ['3']] }, /"score":(\d+)/g],
-  ])(
+    [
+      '/vllm/classify',
+      'text-classification',
+      { model: 'own', input: ['1', '2', '3'] },
+      /"probs":\[(\d+)/g,
+    ],
+    ['/tei/predict', 'text-classification', { inputs: [['1'], ['2'], ['3']] }, /"score":(\d+)/g],
+    [
+      '/v1/completions',
+      'text-generation',
+      { model: 'own', prompt: ['1', '2', '3'] },
+      /"text":"(\d+)"/g,
+    ],
+  ] as const)(
     '[FU78] %s answers all texts by one version, also when a reload takes it away between two',
-    async (route, request, scores) => {
+    async (route, task, request, scores) => {
       const { status, body } = await post(
-        'text-classification',
-        ({ y }) => [{ label: 'gain', score: y.data[0] }],
+        task,
+        ({ y }) =>
+          task === 'text-generation'
+            ? {
+                text: String(y.data[0]),
+                tokens: [],
+                finishReason: 'stop',
+                usage: { promptTokens: 1, completionTokens: 1 },
+              }
+            : [{ label: 'gain', score: y.data[0] }],
         route,
         request,
       );
